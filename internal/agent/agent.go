@@ -38,6 +38,7 @@ import (
 	"github.com/longshore/longshore/internal/pin"
 	"github.com/longshore/longshore/internal/programs"
 	"github.com/longshore/longshore/internal/rootfs"
+	"github.com/longshore/longshore/internal/solo"
 	"github.com/longshore/longshore/internal/state"
 	"github.com/longshore/longshore/internal/state/bolt"
 )
@@ -81,6 +82,7 @@ type node struct {
 	binary     string       // the keeper's
 	release    func() error // removes the native runtime's shared files
 	engine     *engine.Engine
+	solo       *solo.Node  // the containers of the control API and of Docker's
 	nri        *nri.Host   // nil without a socket for plugins
 	swarm      *swarm.Face // nil without the face
 	criu       criuProbe
@@ -154,7 +156,7 @@ func (n *node) owned() (owned []adjust.Owned) {
 func (n *node) controller() (*control.Server, error) {
 	return control.New(control.Options{
 		Engine: n.engine, LogDir: filepath.Join(n.cfg.Agent.Root, "logs"), Logger: n.log, Doctor: n.doctor, Check: n.check, Config: n.shownConfig,
-		LostOutput: n.lostOutput, Version: n.version, Started: n.started, Metrics: n.metrics, HTTP: n.httpHandler(), Swarm: membershipOf(n.swarm), Networks: n.network, Programs: n.programs, Transfers: n.images,
+		LostOutput: n.lostOutput, Version: n.version, Started: n.started, Metrics: n.metrics, HTTP: n.httpHandler(), Swarm: membershipOf(n.swarm), Networks: n.network, Node: n.solo, Programs: n.programs, Transfers: n.images,
 		Paused: n.store.Scope("commits", false), Namespaces: n.keeper.Namespaces,
 		Unified: func() bool { return n.cgroups.Mode() == core.CgroupV2 },
 	})

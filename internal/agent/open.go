@@ -33,6 +33,7 @@ import (
 	"github.com/longshore/longshore/internal/pin"
 	"github.com/longshore/longshore/internal/restart"
 	"github.com/longshore/longshore/internal/rootfs"
+	"github.com/longshore/longshore/internal/solo"
 	"github.com/longshore/longshore/internal/state/bolt"
 )
 
@@ -213,6 +214,7 @@ func (n *node) openEngine(pins core.Pinner, volumes core.Volumes) error {
 		Policies: adjust.Policies(adjust.Options{CDI: devices, Owners: n.owned(), Node: given}),
 		State:    run, Init: n.binary, Files: n.files, Observer: stages{n.metrics}, Logger: n.log, FailPoint: failPoint(os.Getenv(failPointEnv)),
 	})
+	n.solo = solo.NewNode(n.engine, n.network)
 	n.trials = trial.Trials{Engine: n.engine, Runtime: n.runtimes.chosen, Program: n.keeperBinary}
 	return err
 }

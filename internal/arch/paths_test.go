@@ -15,7 +15,7 @@ import (
 // reachWorkloads are the packages that open, make or mount what is named by a path,
 // and may be told one of which a workload owns a part.
 var reachWorkloads = []string{
-	"internal/control", "internal/engine", "internal/face", "internal/keeper/stdio", "internal/logs", "internal/rootfs", "internal/runtime/oci", "internal/volume",
+	"internal/control", "internal/engine", "internal/face", "internal/inroot", "internal/keeper/stdio", "internal/logs", "internal/rootfs", "internal/runtime/oci", "internal/solo", "internal/volume",
 }
 
 // byName are the functions that take a path and would follow a link in it.
@@ -51,23 +51,23 @@ var allowedByName = map[string]string{
 	"internal/engine/networks/attach.go:Refresh":            ownFiles,
 	"internal/engine/boot/boot.go:mount":                    ownFiles, // bundles, and roots that nothing runs in
 	"internal/engine/networks/attach.go:replace":            kernels,  // what beneath.Open has opened, in /proc/self/fd
-	"internal/control/inroot/inroot.go:inMounts":            ownFiles,
-	"internal/control/inroot/inroot.go:mountIn":             byDir,
-	"internal/control/inroot/inroot.go:rootOf":              kernels,
-	"internal/control/changes.go:limitsOf":                  ownFiles,
+	"internal/inroot/inroot.go:inMounts":                    ownFiles,
+	"internal/inroot/inroot.go:mountIn":                     byDir,
+	"internal/inroot/inroot.go:rootOf":                      kernels,
+	"internal/solo/changes.go:limitsOf":                     ownFiles,
 	"internal/control/info.go:system":                       operators,
 	"internal/control/info.go:treeBytes":                    inRoots,
-	"internal/control/translate/create.go:checkMounts":      operators,
-	"internal/control/translate/blockio.go:blockDevice":     operators,
-	"internal/control/create.go:containerConfig":            ownFiles,
+	"internal/solo/translate/create.go:checkMounts":         operators,
+	"internal/solo/translate/blockio.go:blockDevice":        operators,
+	"internal/solo/create.go:containerConfig":               ownFiles,
 	"internal/control/inspect.go:inspectContainer":          ownFiles,
 	"internal/control/shown.go:layers":                      kernels,
 	"internal/control/listen.go:listenUnix":                 operators,
 	"internal/control/listen.go:removeSocket":               operators,
 	"internal/control/listen.go:allowSearch":                operators,
-	"internal/control/translate/exec.go:execUser":           inRoots,
-	"internal/control/sweep.go:recover":                     ownFiles,
-	"internal/control/sweep.go:removeLogFiles":              ownFiles,
+	"internal/solo/translate/exec.go:execUser":              inRoots,
+	"internal/solo/ends.go:Recover":                         ownFiles,
+	"internal/solo/ends.go:removeLogFiles":                  ownFiles,
 	"internal/face/kata/container.go:heedless":              kernels,
 	"internal/face/kata/user.go:filesOf":                    kernels,
 	"internal/face/swarm/csi/files.go:prepare":              ownFiles,

@@ -2,23 +2,15 @@ package control
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
+	"strings"
 
 	"github.com/containerd/errdefs"
-	"github.com/opencontainers/runtime-spec/specs-go"
-	"google.golang.org/protobuf/encoding/protojson"
-	"google.golang.org/protobuf/proto"
+	"google.golang.org/grpc"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
-	"github.com/longshore/longshore/internal/control/translate"
 	"github.com/longshore/longshore/internal/core"
-	"github.com/longshore/longshore/internal/invalid"
-	"github.com/longshore/longshore/internal/ocispec"
-	"github.com/longshore/longshore/internal/restart"
+	"github.com/longshore/longshore/internal/solo"
 )
 
 // Rename gives a container of ours another name.
@@ -30,21 +22,7 @@ func (s *containerServer) Rename(ctx context.Context, req *longshorev1.RenameReq
 	if c.Owner != core.OwnerCLI {
 		return nil, fmt.Errorf("rename %s: it belongs to %s, which uses this name: %w", c.ID.Short(), c.Owner, errdefs.ErrPermissionDenied)
 	}
-	if !translate.ValidName(req.GetNewName()) {
-		return nil, invalid.Errorf("name %q: letters, digits, _ . - only, a letter or digit first, at most 128", req.GetNewName())
-	}
-	err = s.srv.own.RenameContainer(ctx, c.ID, core.Key(req.GetNewName()))
-	if errdefs.IsAlreadyExists(err) {
-		return nil, fmt.Errorf("the name %q is in use: %w", req.GetNewName(), errdefs.ErrAlreadyExists)
-	}
-	if err != nil {
-		return nil, err
-	}
-	// Publish the new name to the name servers of its networks before the call returns.
-	if err := s.srv.publish(ctx); err != nil { // the container is renamed: the next change publishes the name
-		s.srv.o.Logger.WarnContext(ctx, "could not report a container's new name to the name servers", "container", c.ID, "error", err)
-	}
-	return &longshorev1.RenameResponse{}, nil
+	return &longshorev1.RenameResponse{}, s.srv.solo.Rename(ctx, c, req.GetNewName())
 }
 
 // Update changes the limits of a container of ours, now and for its next starts.
@@ -56,83 +34,48 @@ func (s *containerServer) Update(ctx context.Context, req *longshorev1.UpdateReq
 	if c.Owner != core.OwnerCLI {
 		return nil, fmt.Errorf("update %s: it belongs to %s, which sets its limits: %w", c.ID.Short(), c.Owner, errdefs.ErrPermissionDenied)
 	}
-	policy, err := restart.Parse(req.GetRestart())
-	if err != nil {
-		return nil, err
-	}
-	if policy.Name != core.RestartNever && (recordOf(c).AutoRemove || c.Config.IO.Hold) {
-		return nil, fmt.Errorf("update %s: it is removed after its end, so it can have no restart policy: %w", c.ID.Short(), errdefs.ErrFailedPrecondition)
-	}
-	if plain := (&longshorev1.UpdateRequest{Name: req.GetName(), Restart: req.GetRestart()}); req.GetRestart() != "" && proto.Equal(req, plain) {
-		return &longshorev1.UpdateResponse{}, s.srv.own.Restarts.SetPolicy(c.ID, policy)
-	}
-	now, err := limitsOf(c)
-	if err != nil {
-		return nil, err
-	}
-	if err := checkQuota(c, now, req); err != nil {
-		return nil, err
-	}
-	var memory int64
-	if now.Memory != nil && now.Memory.Limit != nil {
-		memory = *now.Memory.Limit
-	}
-	res, err := translate.Resources(req, memory)
-	if err != nil {
-		return nil, err
-	}
-	if req.GetPids() == -1 {
-		none := int64(-1)
-		res.Pids = &specs.LinuxPids{Limit: &none}
-	}
-	if c.State != core.ContainerExited {
-		if _, err := s.srv.own.UpdateContainer(ctx, c.ID, res); err != nil {
-			return nil, err
-		}
-	}
-	if err := s.srv.own.UpdateNextStart(ctx, c.ID, res); err != nil || req.GetRestart() == "" {
-		return &longshorev1.UpdateResponse{}, err
-	}
-	return &longshorev1.UpdateResponse{}, s.srv.own.Restarts.SetPolicy(c.ID, policy)
+	return &longshorev1.UpdateResponse{}, s.srv.solo.Update(ctx, c, req)
 }
 
-// checkQuota refuses to mix the two forms of a CPU limit, as docker does: a number of CPUs, and a quota with a period.
-func checkQuota(c core.Container, now *specs.LinuxResources, req *longshorev1.UpdateRequest) error {
-	byQuota, byCPUs := false, false
-	if now.CPU != nil && now.CPU.Quota != nil && *now.CPU.Quota > 0 {
-		byQuota = now.CPU.Period == nil || *now.CPU.Period != ocispec.CPUPeriod
+// changesInMessage is the number of changes in one message.
+const changesInMessage = 500
+
+// Diff lists a container's changes of its image's files.
+func (s *containerServer) Diff(req *longshorev1.DiffRequest, stream grpc.ServerStreamingServer[longshorev1.DiffResponse]) error {
+	c, err := s.srv.container(stream.Context(), req.GetName())
+	if err != nil {
+		return err
 	}
-	made := &longshorev1.CreateRequest{}
-	if stored := recordOf(c).Request; len(stored) > 0 {
-		if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(stored, made); err != nil {
-			return fmt.Errorf("update %s: read the stored request: %w", c.ID.Short(), err)
+	out := &longshorev1.DiffResponse{}
+	err = s.srv.solo.Changes(stream.Context(), c, func(f core.FileChange) error {
+		// A path may be invalid UTF-8.
+		out.Changes = append(out.Changes, &longshorev1.Change{Path: strings.ToValidUTF8(f.Path, "\uFFFD"), Kind: f.Kind})
+		if len(out.GetChanges()) < changesInMessage {
+			return nil
 		}
-		byQuota, byCPUs = byQuota || made.GetCpuQuota() > 0 || made.GetCpuPeriod() > 0, made.GetCpus() > 0
+		err := stream.Send(out)
+		out = &longshorev1.DiffResponse{}
+		return err
+	})
+	if err == nil && len(out.GetChanges()) > 0 {
+		err = stream.Send(out)
 	}
-	switch {
-	case req.GetCpus() > 0 && byQuota:
-		return fmt.Errorf("update %s: cpus cannot be combined with its CPU quota or period: change these: %w", c.ID.Short(), errdefs.ErrFailedPrecondition)
-	case (req.GetCpuQuota() != 0 || req.GetCpuPeriod() != 0) && byCPUs:
-		return fmt.Errorf("update %s: a CPU quota or period cannot be combined with its limit of %v CPUs: change that: %w", c.ID.Short(), made.GetCpus(), errdefs.ErrFailedPrecondition)
-	}
-	return nil
+	return err
 }
 
-// limitsOf returns the limits of a container's last start.
-func limitsOf(c core.Container) (*specs.LinuxResources, error) {
-	raw, err := os.ReadFile(filepath.Join(c.Bundle, "config.json"))
-	if c.Bundle == "" || errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("update %s: it has no spec: %w", c.ID.Short(), errdefs.ErrFailedPrecondition)
-	}
+// Commit makes an image of a container of ours. It is paused meanwhile, unless the request says
+// otherwise.
+func (s *containerServer) Commit(ctx context.Context, req *longshorev1.CommitRequest) (*longshorev1.CommitResponse, error) {
+	c, err := s.srv.container(ctx, req.GetName())
 	if err != nil {
-		return nil, fmt.Errorf("update %s: %w", c.ID.Short(), err)
+		return nil, err
 	}
-	var spec specs.Spec
-	if err := json.Unmarshal(raw, &spec); err != nil {
-		return nil, fmt.Errorf("update %s: read its spec: %w", c.ID.Short(), err)
+	if c.Owner != core.OwnerCLI {
+		return nil, fmt.Errorf("make an image of %s: it belongs to %s: %w", c.ID.Short(), c.Owner, errdefs.ErrPermissionDenied)
 	}
-	if spec.Linux == nil || spec.Linux.Resources == nil {
-		return &specs.LinuxResources{}, nil
+	img, err := s.srv.solo.Commit(ctx, c, solo.Commit{Image: req.GetImage(), Author: req.GetAuthor(), Message: req.GetMessage(), Running: req.GetRunning(), Changes: req.GetChanges()})
+	if err != nil {
+		return nil, err
 	}
-	return spec.Linux.Resources, nil
+	return &longshorev1.CommitResponse{Id: img.ID.String()}, nil
 }

@@ -9,10 +9,12 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/longshore/longshore/internal/solo"
+
 	"google.golang.org/grpc"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
-	"github.com/longshore/longshore/internal/control/inroot"
+	"github.com/longshore/longshore/internal/inroot"
 	"github.com/longshore/longshore/internal/invalid"
 	"github.com/longshore/longshore/internal/treecopy"
 )
@@ -58,7 +60,7 @@ func (s *containerServer) exportRoot(req *longshorev1.CopyOutRequest, stream grp
 			return err
 		}
 		w := copyWriter(stream)
-		err := in.RunAlone(func(root *os.File) error { return treecopy.PackRoot(w, root, etcFiles(), in.IDs) })
+		err := in.RunAlone(func(root *os.File) error { return treecopy.PackRoot(w, root, solo.EtcFiles(), in.IDs) })
 		if err != nil {
 			return err
 		}

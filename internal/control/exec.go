@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/longshore/longshore/internal/solo"
+
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"google.golang.org/grpc"
@@ -12,10 +14,10 @@ import (
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 	"github.com/longshore/longshore/internal/attach"
 	"github.com/longshore/longshore/internal/control/access"
-	"github.com/longshore/longshore/internal/control/translate"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/invalid"
+	"github.com/longshore/longshore/internal/solo/translate"
 )
 
 // Exec runs a further process. The process belongs to the call: when the client leaves it is
@@ -105,20 +107,20 @@ func (s *containerServer) Attach(stream grpc.BidiStreamingServer[longshorev1.Att
 		return fmt.Errorf("attach to %s: it has exited: %w", req.GetName(), errdefs.ErrFailedPrecondition)
 	}
 	// While a client is attached, settle does not touch an ended container.
-	s.srv.sessions.enter(c.ID)
+	s.srv.solo.Enter(c.ID)
 	defer func() {
-		s.srv.leave(ctx, c.ID)
+		s.srv.solo.Leave(ctx, c.ID)
 		if err != nil && c.Config.IO.Hold {
-			s.srv.sessions.orphan(c.ID)
+			s.srv.solo.Orphan(c.ID)
 		}
 	}()
 
 	if again {
-		if err := s.srv.renew(ctx, c.ID); err != nil {
+		if err := s.srv.solo.Renew(ctx, c.ID); err != nil {
 			return err
 		}
 	}
-	at := &attach.Session{Engine: view, Ref: core.Ref{Container: c.ID}, Log: ownLog(c)}
+	at := &attach.Session{Engine: view, Ref: core.Ref{Container: c.ID}, Log: solo.OwnLog(c)}
 	if !req.GetStart() || again { // skip the output of an earlier run
 		at.From.Since = time.Now()
 	}
@@ -138,8 +140,11 @@ func (s *containerServer) Attach(stream grpc.BidiStreamingServer[longshorev1.Att
 		_ = view.Resize(ctx, at.Ref, translate.Size(req.GetSize())) // a container that has just ended has no size
 	}
 	if req.GetStart() {
-		if err := s.startNeeding(ctx, view, c); err != nil {
-			s.srv.dropIfAuto(ctx, c)
+		start := func() error { return view.StartContainer(ctx, c.ID) }
+		if c.Owner == core.OwnerCLI {
+			start = func() error { return s.srv.solo.StartCreated(ctx, c) }
+		}
+		if err := start(); err != nil {
 			return startFailure(err)
 		}
 	}

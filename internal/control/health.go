@@ -1,100 +1,13 @@
 package control
 
 import (
-	"context"
-	"time"
-
-	"github.com/containerd/errdefs"
-
-	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 	"github.com/longshore/longshore/internal/core"
-	"github.com/longshore/longshore/internal/engine"
-	"github.com/longshore/longshore/internal/health"
-	"github.com/longshore/longshore/internal/invalid"
+	"github.com/longshore/longshore/internal/solo"
 )
-
-// The actions on an unhealthy program.
-const (
-	onUnhealthyStop = "stop"
-	onUnhealthyKill = "kill"
-)
-
-// healthOf returns the health check that a request asks for, nil for none.
-func healthOf(req *longshorev1.CreateRequest, img core.Image) (*health.Check, error) {
-	switch req.GetOnUnhealthy() {
-	case "", "none", onUnhealthyStop, onUnhealthyKill:
-	default:
-		return nil, invalid.Errorf("the action for an unhealthy program is none, stop or kill, not %q", req.GetOnUnhealthy())
-	}
-	own := askedHealth(req.GetHealth())
-	if own != nil {
-		for name, d := range map[string]time.Duration{"interval": own.Interval, "timeout": own.Timeout, "start period": own.StartPeriod, "start interval": own.StartInterval} {
-			if d < 0 {
-				return nil, invalid.Errorf("the health check's %s %v is negative", name, d)
-			}
-		}
-		if own.Retries < 0 {
-			return nil, invalid.Errorf("the health check's number of retries, %d, is negative", own.Retries)
-		}
-	}
-	return health.Settle(own, img)
-}
-
-// askedHealth returns the health check of a request, nil for none.
-func askedHealth(h *longshorev1.HealthCheck) *core.HealthCheck {
-	if h == nil {
-		return nil
-	}
-	return &core.HealthCheck{
-		Test: h.GetTest(), Interval: h.GetInterval().AsDuration(), Timeout: h.GetTimeout().AsDuration(), StartPeriod: h.GetStartPeriod().AsDuration(),
-		StartInterval: h.GetStartInterval().AsDuration(), Retries: int(h.GetRetries()),
-	}
-}
-
-// checkHealth makes the health checks of our containers until ctx ends.
-func (s *Server) checkHealth(ctx context.Context) {
-	r := health.Runner{
-		Engine: s.own, Log: s.o.Logger, Owner: core.OwnerCLI,
-		Check:   func(c core.Container) *health.Check { return recordOf(c).Health },
-		Changed: s.healthChanged,
-	}
-	r.Run(ctx)
-}
-
-// healthChanged ends a program that has become unhealthy, if its user wants that. If the agent dies
-// meanwhile, the next one gets the status again.
-func (s *Server) healthChanged(ctx context.Context, c core.Container, now health.State) {
-	action := recordOf(c).OnUnhealthy
-	if now.Status != health.Unhealthy || action != onUnhealthyStop && action != onUnhealthyKill {
-		return
-	}
-	opts := engine.StopOptions{Request: core.StopRequest{Owner: core.OwnerCLI, Call: core.UnhealthyCall, At: time.Now()}}
-	if action == onUnhealthyKill {
-		var none time.Duration
-		opts.Grace = &none
-	}
-	// The caller's context ends with the program.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.Config.Stop.Grace+cleanTimeout)
-	defer cancel()
-	if err := s.own.StopContainer(ctx, c.ID, opts); err != nil && !errdefs.IsNotFound(err) {
-		s.o.Logger.WarnContext(ctx, "could not stop an unhealthy container", "container", string(c.ID), "error", err)
-	}
-}
-
-// statusOf returns the status of a container's health, "" when it is not checked.
-func statusOf(c core.Container) string {
-	if h := c.HealthNow(); h != nil {
-		return h.Status
-	}
-	if recordOf(c).Health != nil && c.State != core.ContainerCreating && c.State != core.ContainerCreated {
-		return string(health.Starting)
-	}
-	return ""
-}
 
 // healthDocument returns a container's health for inspect, with docker's names; nil if it has no health check.
 func healthDocument(c core.Container) map[string]any {
-	status := statusOf(c)
+	status := solo.HealthStatus(c)
 	if status == "" {
 		return nil
 	}
@@ -110,7 +23,7 @@ func healthDocument(c core.Container) map[string]any {
 
 // checkDocument returns a container's health check for inspect, with docker's names; nil if it has none.
 func checkDocument(c core.Container) map[string]any {
-	check := recordOf(c).Health
+	check := solo.RecordOf(c).Health
 	if check == nil {
 		return nil
 	}

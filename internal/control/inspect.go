@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/longshore/longshore/internal/solo"
+
 	"github.com/containerd/errdefs"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
@@ -44,7 +46,7 @@ func (s *containerServer) Inspect(ctx context.Context, req *longshorev1.InspectR
 // inspectContainer returns the record of a container, with its spec, the name of its image, and its
 // network, which are recorded elsewhere.
 func (s *Server) inspectContainer(ctx context.Context, c core.Container, showEnv bool) (*longshorev1.InspectResponse, error) {
-	rec := recordOf(c)
+	rec := solo.RecordOf(c)
 	if view.NeverRan(&c) {
 		c.State, c.Main.Autopsy, c.Main.Finished = core.ContainerCreated, nil, time.Time{}
 	}

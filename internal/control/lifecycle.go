@@ -2,24 +2,21 @@ package control
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"syscall"
-	"time"
+
+	"github.com/longshore/longshore/internal/solo"
 
 	"github.com/containerd/errdefs"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 	"github.com/longshore/longshore/internal/control/access"
-	"github.com/longshore/longshore/internal/control/translate"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/ocispec"
+	"github.com/longshore/longshore/internal/solo/translate"
 )
-
-// cleanTimeout bounds the cleanup after a call has failed or its client has left.
-const cleanTimeout = time.Minute
 
 // stopOptions returns the options of a request to stop a container.
 func stopOptions(signal string, grace *durationpb.Duration, req core.StopRequest) (engine.StopOptions, error) {
@@ -45,55 +42,14 @@ func (s *containerServer) Start(ctx context.Context, req *longshorev1.StartReque
 		return nil, err
 	}
 	if c.Owner == core.OwnerCLI {
-		unlock, err := s.srv.settling.Lock(ctx, c.ID)
-		if err != nil {
-			return nil, err
-		}
-		defer unlock()
-		if cur, err := s.srv.own.Container(ctx, c.ID); err == nil && cur.Restarting() {
-			return &longshorev1.StartResponse{}, nil // its restart policy starts it; docker's answer too
-		}
-		if err := s.startable(ctx, c); err != nil {
-			return nil, err
-		}
-		if err := s.srv.renewLocked(ctx, c.ID); err != nil {
-			return nil, err
-		}
+		err = s.srv.solo.Start(ctx, c)
+	} else {
+		err = view.StartContainer(ctx, c.ID)
 	}
-	if err := s.srv.started(ctx, view, c.ID); err != nil {
+	if err != nil {
 		return nil, startFailure(err)
 	}
 	return &longshorev1.StartResponse{}, nil
-}
-
-// renew makes a container of ours ready to be started again, if it has ended.
-func (s *Server) renew(ctx context.Context, id core.ID) error {
-	unlock, err := s.settling.Lock(ctx, id)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	return s.renewLocked(ctx, id)
-}
-
-// renewLocked is renew. Preconditions: the container's lock in settling is held.
-func (s *Server) renewLocked(ctx context.Context, id core.ID) error {
-	c, err := s.own.Container(ctx, id)
-	if err != nil || c.State != core.ContainerExited {
-		return err
-	}
-	if err := restartable(c); err != nil {
-		return err
-	}
-	return s.own.RenewContainer(ctx, id)
-}
-
-// restartable returns an error if a container of ours cannot be started a second time.
-func restartable(c core.Container) error {
-	if !c.Config.IO.Hold {
-		return nil
-	}
-	return fmt.Errorf("start %s again: its output belongs to the `longshore run --rm` that made it; run it with -d to restart it: %w", c.Key, errdefs.ErrFailedPrecondition)
 }
 
 // Restart stops a container of ours, unless it has ended, and starts it again.
@@ -109,31 +65,7 @@ func (s *containerServer) Restart(ctx context.Context, req *longshorev1.RestartR
 	if c.Owner != core.OwnerCLI {
 		return nil, fmt.Errorf("restart %s: it belongs to %s, which makes a new container instead: %w", c.ID.Short(), c.Owner, errdefs.ErrPermissionDenied)
 	}
-	if err := restartable(c); err != nil {
-		return nil, err
-	}
-	// With this lock held, the container is not settled between its end and its start: one with
-	// --rm would be removed.
-	unlock, err := s.srv.settling.Lock(ctx, c.ID)
-	if err != nil {
-		return nil, err
-	}
-	defer unlock()
-	if c, err = s.srv.own.Container(ctx, c.ID); err != nil {
-		return nil, err
-	}
-	if err := s.startable(ctx, c); err != nil {
-		return nil, err
-	}
-	if c.State != core.ContainerCreated {
-		if err := s.srv.own.StopContainer(ctx, c.ID, opts); err != nil {
-			return nil, err
-		}
-		if err := s.srv.renewLocked(ctx, c.ID); err != nil {
-			return nil, err
-		}
-	}
-	if err := s.srv.started(ctx, s.srv.own, c.ID); err != nil {
+	if err := s.srv.solo.Restart(ctx, c, opts); err != nil {
 		return nil, startFailure(err)
 	}
 	return &longshorev1.RestartResponse{}, nil
@@ -226,7 +158,7 @@ func (s *containerServer) Remove(ctx context.Context, req *longshorev1.RemoveReq
 			return nil, err
 		}
 		if c.Owner == core.OwnerCLI {
-			return &longshorev1.RemoveResponse{}, s.srv.removeOwn(ctx, c, removal{opts, req.GetVolumes()})
+			return &longshorev1.RemoveResponse{}, s.srv.solo.Remove(ctx, c, solo.Removal{RemoveOptions: opts, Volumes: req.GetVolumes()})
 		}
 		return &longshorev1.RemoveResponse{}, view.RemoveContainer(ctx, c.ID, opts)
 	}
@@ -242,37 +174,4 @@ func (s *containerServer) Remove(ctx context.Context, req *longshorev1.RemoveReq
 		return nil, err
 	}
 	return &longshorev1.RemoveResponse{}, view.RemoveSandbox(ctx, sb.ID, opts)
-}
-
-// removal has the options for the removal of a container of ours.
-type removal struct {
-	engine.RemoveOptions
-	volumes bool // also removes its anonymous volumes
-}
-
-// removeOwn removes a container of ours together with its sandbox and its log.
-func (s *Server) removeOwn(ctx context.Context, c core.Container, opts removal) error {
-	if !opts.Force && (c.State == core.ContainerRunning || c.State == core.ContainerPaused || c.Restarting()) {
-		return fmt.Errorf("remove %s: it is %s, stop it first or use --force: %w", c.Key, c.State, errdefs.ErrFailedPrecondition)
-	}
-	// The sandbox was created for this container alone and is removed with it, so kill processes that still run in it.
-	opts.Force = true
-	sb, err := s.own.Sandbox(ctx, c.Sandbox)
-	if err != nil && !errdefs.IsNotFound(err) {
-		return err
-	}
-	if err := s.own.RemoveSandbox(ctx, c.Sandbox, opts.RemoveOptions); err != nil {
-		return err
-	}
-	settleHolders(ctx, s, &sb)
-	errs := []error{s.removeLog(c)}
-	if opts.volumes {
-		for _, name := range recordOf(c).Anonymous {
-			// Another container may use it, by its generated name: then it stays.
-			if err := s.own.Volumes.Remove(ctx, name); err != nil && !errdefs.IsNotFound(err) && !errdefs.IsFailedPrecondition(err) {
-				errs = append(errs, err)
-			}
-		}
-	}
-	return errors.Join(errs...)
 }

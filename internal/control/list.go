@@ -5,6 +5,8 @@ import (
 	"context"
 	"slices"
 
+	"github.com/longshore/longshore/internal/solo"
+
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 
@@ -121,11 +123,11 @@ func (s *Server) show(ctx context.Context, containers []core.Container) ([]*long
 	var out []*longshorev1.Container
 	for _, c := range containers {
 		image := cmp.Or(c.Config.Shown.Image, names[c.Image])
-		if r := recordOf(c); r.Image != "" {
+		if r := solo.RecordOf(c); r.Image != "" {
 			image = r.Image
 		}
 		v := view.Container(c, byID[c.Sandbox], image)
-		v.Health = statusOf(c)
+		v.Health = solo.HealthStatus(c)
 		out = append(out, v)
 	}
 	return out, nil

@@ -8,7 +8,6 @@ import (
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 	"github.com/longshore/longshore/internal/control/view"
-	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/logs"
 )
@@ -49,14 +48,4 @@ func (s *containerServer) Logs(req *longshorev1.LogsRequest, stream grpc.ServerS
 		return s.srv.o.Recent.Read(ctx, c.ID, opts, send)
 	}
 	return logs.ReadWhole(ctx, sinks, opts, send)
-}
-
-// ownLog returns the log of a container of ours, and nil for others, because their own face rotates
-// and removes their logs.
-func ownLog(c core.Container) *core.Sink {
-	list := logs.Whole(c.Config.IO.Sinks)
-	if c.Owner != core.OwnerCLI || len(list) != 1 || list[0].Path != recordOf(c).Log {
-		return nil
-	}
-	return &list[0]
 }

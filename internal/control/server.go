@@ -11,6 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/longshore/longshore/internal/solo"
+
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"google.golang.org/grpc"
 
@@ -20,7 +22,6 @@ import (
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/face/grpcerr"
-	"github.com/longshore/longshore/internal/keylock"
 	"github.com/longshore/longshore/internal/logs"
 	"github.com/longshore/longshore/internal/obs"
 	"github.com/longshore/longshore/internal/programs"
@@ -57,7 +58,9 @@ type Options struct {
 	// stores nothing.
 	Paused core.KV
 	// Networks manages the networks that users define. It is nil if the agent cannot create networks.
-	Networks Networks
+	Networks solo.Networks
+	// Node is shared with the other users of the package solo. nil makes one of Engine and Networks.
+	Node *solo.Node
 	// Namespaces makes namespaces. It is nil if the agent cannot.
 	Namespaces func(ctx context.Context, uids, gids []specs.LinuxIDMapping, kinds ...specs.LinuxNamespaceType) ([]*os.File, error)
 	// Unified reports whether the node has cgroup v2. nil is false.
@@ -89,16 +92,11 @@ const (
 
 // Server is the control API.
 type Server struct {
-	o        Options
-	own      *engine.Client // the owner "cli"
-	all      *engine.Client // every owner
-	sessions sessions
-	// settling has a lock for each container of ours. It serializes the settlement of an ended
-	// container with its next start.
-	settling keylock.Map[core.ID]
-	ids      idRanges
-	// publishing serializes updates of name servers.
-	publishing sync.Mutex
+	o    Options
+	own  *engine.Client // the owner "cli"
+	all  *engine.Client // every owner
+	node *solo.Node
+	solo *solo.Service // the containers of the owner "cli"
 }
 
 // New returns a server that does not listen yet.
@@ -111,9 +109,15 @@ func New(o Options) (*Server, error) {
 	case o.Logger == nil:
 		return nil, errors.New("control: no logger")
 	}
-	s := &Server{o: o, own: o.Engine.As(core.OwnerCLI), all: o.Engine.All()}
-	s.sessions.orphans = make(chan core.ID, maxOrphans)
-	return s, nil
+	s := &Server{o: o, own: o.Engine.As(core.OwnerCLI), all: o.Engine.All(), node: o.Node}
+	if s.node == nil {
+		s.node = solo.NewNode(o.Engine, o.Networks)
+	}
+	var err error
+	s.solo, err = solo.New(solo.Options{
+		Node: s.node, Owner: core.OwnerCLI, LogDir: o.LogDir, Logger: o.Logger, Find: s.container, Unified: o.Unified, Transfers: o.Transfers, Paused: o.Paused,
+	})
+	return s, err
 }
 
 // Listeners are the sockets of the server. Control is required.
@@ -133,7 +137,7 @@ func (s *Server) Serve(ctx context.Context, l Listeners) error {
 	if l.Control == nil {
 		return errors.New("serve control: no listener")
 	}
-	if err := s.recover(ctx); err != nil {
+	if err := s.solo.Recover(ctx); err != nil {
 		s.o.Logger.WarnContext(ctx, "could not remove all remnants of the control API's containers from an earlier agent", "error", err)
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -161,13 +165,7 @@ func (s *Server) Serve(ctx context.Context, l Listeners) error {
 		serve("control http", func() error { return srv.Serve(connlimit.Lasting(l.HTTP)) })
 		stops = append(stops, func() { _ = srv.Close() })
 	}
-	wg.Go(func() { s.sweep(ctx) })
-	wg.Go(func() { s.drain(ctx) })
-	wg.Go(func() { s.checkHealth(ctx) })
-	wg.Go(func() { followLinks(ctx, s) })
-	if s.o.Networks != nil {
-		wg.Go(func() { s.followNames(ctx) })
-	}
+	wg.Go(func() { s.solo.Serve(ctx) })
 
 	<-ctx.Done()
 	for _, stop := range stops {

@@ -8,13 +8,15 @@ import (
 	"strings"
 	"time"
 
+	"github.com/longshore/longshore/internal/solo"
+
 	"github.com/opencontainers/go-digest"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 	"google.golang.org/protobuf/encoding/protojson"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
-	"github.com/longshore/longshore/internal/control/translate"
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/solo/translate"
 )
 
 // shown has the parts of a create request that inspect shows as the user wrote them. The container's spec has only their
@@ -52,7 +54,7 @@ type shown struct {
 }
 
 // shownOf returns the parts of a stored request that inspect shows, nil if the record has no request.
-func shownOf(rec record) (*shown, error) {
+func shownOf(rec solo.Record) (*shown, error) {
 	if len(rec.Request) == 0 {
 		return nil, nil //nolint:nilnil // there is none
 	}
@@ -71,7 +73,7 @@ func partsOf(req *longshorev1.CreateRequest) shown {
 		DNSOptions: req.GetDns().GetOptions(), Hosts: req.GetHosts(), Groups: req.GetGroups(), Devices: req.GetDevices(), VolumesFrom: req.GetVolumesFrom(),
 		PublishAll: req.GetPublishAll(), PID: req.GetPid(), IPC: req.GetIpc(), UTS: req.GetUts(), Userns: req.GetUserns(), Annotations: req.GetAnnotations(),
 		Ulimits: req.GetUlimits(), CPUQuota: req.GetCpuQuota() != 0,
-		DeviceCgroupRules: req.GetDeviceCgroupRules(), Health: askedHealth(req.GetHealth()),
+		DeviceCgroupRules: req.GetDeviceCgroupRules(), Health: solo.AskedHealth(req.GetHealth()),
 	}
 	if _, joins := translate.JoinedContainer(req.GetNetwork()); joins {
 		s.Network = req.GetNetwork()

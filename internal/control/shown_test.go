@@ -1,6 +1,10 @@
 package control
 
 import (
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"github.com/longshore/longshore/internal/solo"
+
 	"maps"
 	"strings"
 	"testing"
@@ -28,7 +32,7 @@ func TestOverlayDirectories(t *testing.T) {
 
 // TestShownParts checks the parts of a stored request that inspect shows.
 func TestShownParts(t *testing.T) {
-	stored, err := requestJSON(&longshorev1.CreateRequest{
+	stored, err := protojson.Marshal(&longshorev1.CreateRequest{
 		Image: "box", SeccompUnconfined: true, Apparmor: "mine", NewPrivileges: true, StopGrace: durationpb.New(3 * time.Second), CpuQuota: 1000,
 		Mounts: []*longshorev1.Mount{{Source: "data", Target: "/data"}, {Anonymous: true, Target: "/a"}, {Source: "/etc", Target: "/e", ReadOnly: true}, {Source: "/a", Target: "/b", ReadOnly: true, Propagation: "rshared"}, {Source: "v", SubPath: "in/it", Target: "/c", NoCopy: true}, {Source: "/m", Target: "/n", ByMount: true}},
 		Tmpfs:  []*longshorev1.Tmpfs{{Target: "/t", Options: []string{"size=1m", "noexec"}}},
@@ -36,7 +40,7 @@ func TestShownParts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := shownOf(record{Request: stored})
+	got, err := shownOf(solo.Record{Request: stored})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,10 +53,10 @@ func TestShownParts(t *testing.T) {
 	if b := strings.Join(got.Binds, " "); b != "data:/data /etc:/e:ro /a:/b:ro,rshared v/in/it:/c:nocopy" {
 		t.Errorf("binds: %s", b)
 	}
-	if got, err := shownOf(record{}); got != nil || err != nil {
+	if got, err := shownOf(solo.Record{}); got != nil || err != nil {
 		t.Errorf("without a request: %+v, %v", got, err)
 	}
-	if _, err := shownOf(record{Request: []byte("[")}); err == nil {
+	if _, err := shownOf(solo.Record{Request: []byte("[")}); err == nil {
 		t.Error("half a request is taken")
 	}
 }

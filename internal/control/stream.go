@@ -8,10 +8,10 @@ import (
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 	"github.com/longshore/longshore/internal/attach"
 	"github.com/longshore/longshore/internal/control/access"
-	"github.com/longshore/longshore/internal/control/translate"
 	"github.com/longshore/longshore/internal/control/view"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/ocispec"
+	"github.com/longshore/longshore/internal/solo/translate"
 )
 
 // client is an attached client: output goes to send, input comes from recv.

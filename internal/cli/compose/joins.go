@@ -8,7 +8,7 @@ import (
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 	"github.com/longshore/longshore/internal/cli/composefile"
-	"github.com/longshore/longshore/internal/control/translate"
+	"github.com/longshore/longshore/internal/solo/translate"
 )
 
 // joinable is the part of a container's record about the namespaces of other containers.

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/longshore/longshore/internal/control/translate"
+	"github.com/longshore/longshore/internal/solo/translate"
 
 	"github.com/longshore/longshore/internal/core"
 )

@@ -25,7 +25,7 @@ import (
 	"github.com/opencontainers/image-spec/specs-go"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
-	"github.com/longshore/longshore/internal/image/derive"
+	"github.com/longshore/longshore/internal/derive"
 )
 
 // Kind is the content of a tar.

@@ -14,7 +14,7 @@ import (
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 	"github.com/longshore/longshore/internal/cli/composefile"
-	"github.com/longshore/longshore/internal/control/translate"
+	"github.com/longshore/longshore/internal/solo/translate"
 	"github.com/longshore/longshore/internal/core"
 )
 

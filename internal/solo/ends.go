@@ -1,4 +1,4 @@
-package control
+package solo
 
 import (
 	"context"
@@ -13,9 +13,9 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/longshore/longshore/internal/attach"
-	"github.com/longshore/longshore/internal/control/translate"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
+	"github.com/longshore/longshore/internal/solo/translate"
 )
 
 // sessions counts the clients attached to each container.
@@ -39,7 +39,7 @@ func (s *sessions) orphan(id core.ID) {
 
 // drain reads and drops the held output of containers without a client, until ctx ends, because a
 // full pipe would stop their programs.
-func (s *Server) drain(ctx context.Context) {
+func (s *Service) drain(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	for {
@@ -60,7 +60,7 @@ const (
 
 // discard reads and drops one container's output. It tries again while the keeper has not yet noticed that the client
 // has left.
-func (s *Server) discard(ctx context.Context, id core.ID) {
+func (s *Service) discard(ctx context.Context, id core.ID) {
 	ref := core.Ref{Container: id}
 	for pause := firstRetry; !s.sessions.busy(id); pause = min(2*pause, longestRetry) {
 		streams, err := s.own.Streams(ctx, ref, core.StreamOptions{Stdout: true, Stderr: true, Exclusive: true})
@@ -104,8 +104,14 @@ func (s *sessions) busy(id core.ID) bool {
 	return s.n[id] > 0
 }
 
-// leave ends a session, and settles the container if it has ended meanwhile.
-func (s *Server) leave(ctx context.Context, id core.ID) {
+// Enter reports that a client is attached to a container. While it is, an ended container is not settled. Leave ends it.
+func (s *Service) Enter(id core.ID) { s.sessions.enter(id) }
+
+// Orphan reports that nobody reads a container's held output any more. Then it is read and dropped.
+func (s *Service) Orphan(id core.ID) { s.sessions.orphan(id) }
+
+// Leave ends a session, and settles the container if it has ended meanwhile.
+func (s *Service) Leave(ctx context.Context, id core.ID) {
 	s.sessions.leave(id)
 	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanTimeout)
 	defer cancel()
@@ -113,7 +119,7 @@ func (s *Server) leave(ctx context.Context, id core.ID) {
 }
 
 // sweep settles our containers when they end, until ctx ends.
-func (s *Server) sweep(ctx context.Context) {
+func (s *Service) sweep(ctx context.Context) {
 	w := engine.Watch{
 		Kinds: []core.EventKind{core.EventContainerExited, core.EventContainerUpdated},
 		List: func(ctx context.Context) error {
@@ -130,7 +136,7 @@ func (s *Server) sweep(ctx context.Context) {
 			}
 			// A start that has failed may have kept the holder of its namespaces from being settled.
 			if sb, err := s.own.Sandbox(ctx, e.Sandbox); err == nil {
-				settleHolders(ctx, s, &sb)
+				s.settleHolders(ctx, &sb)
 			}
 			return nil
 		},
@@ -143,9 +149,9 @@ func (s *Server) sweep(ctx context.Context) {
 
 // settle releases the resources of an ended container of ours: the whole container if its user
 // asked for its removal, otherwise its namespaces, address and ports.
-func (s *Server) settle(ctx context.Context, id core.ID) {
+func (s *Service) settle(ctx context.Context, id core.ID) {
 	if s.sessions.busy(id) {
-		return // leave will settle it
+		return // Leave will settle it
 	}
 	// A restart may hold the lock as long as a program takes to end. The sweep must not wait for that.
 	if c, err := s.own.Container(ctx, id); err != nil || c.State != core.ContainerExited {
@@ -160,16 +166,16 @@ func (s *Server) settle(ctx context.Context, id core.ID) {
 	if err != nil || c.State != core.ContainerExited {
 		return
 	}
-	a := core.StopRequest{Owner: core.OwnerCLI, Call: "longshore agent: the container has ended", At: c.Main.Finished}
-	if rec := recordOf(c); rec.AutoRemove && !waits(rec, &c) {
-		err = s.removeOwn(ctx, c, removal{engine.RemoveOptions{Force: true, Request: a}, true})
+	a := core.StopRequest{Owner: s.o.Owner, Call: "longshore agent: the container has ended", At: c.Main.Finished}
+	if rec := RecordOf(c); rec.AutoRemove && !waits(rec, &c) {
+		err = s.Remove(ctx, c, Removal{engine.RemoveOptions{Force: true, Request: a}, true})
 	} else {
 		var sb core.Sandbox
 		if sb, err = s.own.Sandbox(ctx, c.Sandbox); err == nil {
 			err = s.own.StopSandbox(ctx, c.Sandbox, engine.StopOptions{IfEnded: true, Request: a})
 		}
 		if err == nil {
-			settleHolders(ctx, s, &sb)
+			s.settleHolders(ctx, &sb)
 		}
 	}
 	if err != nil && !errdefs.IsNotFound(err) && ctx.Err() == nil {
@@ -179,13 +185,13 @@ func (s *Server) settle(ctx context.Context, id core.ID) {
 
 // waits reports whether an ended container still waits for its first start: the process that was to become its
 // program has ended with the pid namespace of another container.
-func waits(rec record, c *core.Container) bool {
+func waits(rec Record, c *core.Container) bool {
 	return rec.Later && c.Main.Started.IsZero() && c.Main.StopRequest == nil && c.Main.Autopsy.Start == ""
 }
 
-// recover removes our incomplete objects after a crash: sandboxes without a container, containers with AutoRemove whose
-// client left before their start, and logs without a container. It must return before anything is served.
-func (s *Server) recover(ctx context.Context) error {
+// Recover removes our incomplete objects after a crash: sandboxes without a container, containers with AutoRemove that were not
+// started, and logs without a container. It must return before anything is served.
+func (s *Service) Recover(ctx context.Context) error {
 	sandboxes, err := s.own.Sandboxes(ctx, core.Filter{})
 	if err != nil {
 		return err
@@ -201,11 +207,11 @@ func (s *Server) recover(ctx context.Context) error {
 			s.sessions.orphan(c.ID) // its client went away with the last agent
 		}
 	}
-	a := core.StopRequest{Owner: core.OwnerCLI, Call: "longshore agent: recovery"}
-	errs := []error{resumeCommitted(ctx, s)}
+	a := core.StopRequest{Owner: s.o.Owner, Call: "longshore agent: recovery"}
+	errs := []error{s.resumeCommitted(ctx)}
 	for _, sb := range sandboxes {
 		c, ok := used[sb.ID]
-		if rec := recordOf(c); ok && (c.State != core.ContainerCreated || !rec.AutoRemove || rec.Later) {
+		if rec := RecordOf(c); ok && (c.State != core.ContainerCreated || !rec.AutoRemove || rec.Later) {
 			continue
 		}
 		if err := s.own.RemoveSandbox(ctx, sb.ID, engine.RemoveOptions{Force: true, Request: a}); err != nil {
@@ -228,8 +234,8 @@ func (s *Server) recover(ctx context.Context) error {
 }
 
 // removeLog removes a removed container's output.
-func (s *Server) removeLog(c core.Container) error {
-	log := recordOf(c).Log
+func (s *Service) removeLog(c core.Container) error {
+	log := RecordOf(c).Log
 	if log == "" || filepath.Dir(log) != filepath.Clean(s.o.LogDir) {
 		return nil
 	}

@@ -1,4 +1,4 @@
-package control
+package solo
 
 import (
 	"cmp"
@@ -10,24 +10,23 @@ import (
 	"github.com/containerd/errdefs"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
-	"github.com/longshore/longshore/internal/control/translate"
 	"github.com/longshore/longshore/internal/core"
-	"github.com/longshore/longshore/internal/engine"
+	"github.com/longshore/longshore/internal/solo/translate"
 )
 
 // joinContainers replaces the names in container:NAME of a request by IDs, so that a later container
 // with such a name is not joined.
-func (s *containerServer) joinContainers(ctx context.Context, req *longshorev1.CreateRequest) error {
+func (s *Service) joinContainers(ctx context.Context, req *longshorev1.CreateRequest) error {
 	for _, field := range []*string{&req.Network, &req.Pid, &req.Ipc} {
 		name, ok := translate.JoinedContainer(*field)
 		if !ok {
 			continue
 		}
-		c, err := s.srv.container(ctx, name)
+		c, err := s.o.Find(ctx, name)
 		if err != nil {
 			return err
 		}
-		if c.Owner != core.OwnerCLI {
+		if c.Owner != s.o.Owner {
 			return fmt.Errorf("join the namespaces of %s: it belongs to %s, whose containers cannot be joined: %w", name, c.Owner, errdefs.ErrPermissionDenied)
 		}
 		if c.State == core.ContainerExited {
@@ -39,20 +38,20 @@ func (s *containerServer) joinContainers(ctx context.Context, req *longshorev1.C
 }
 
 // links puts the links of a request, NAME[:ALIAS], into the configuration of its sandbox.
-func (s *containerServer) links(ctx context.Context, req *longshorev1.CreateRequest, cfg *core.SandboxConfig) error {
+func (s *Service) links(ctx context.Context, req *longshorev1.CreateRequest, cfg *core.SandboxConfig) error {
 	for _, text := range req.GetLinks() {
 		name, alias, ok := strings.Cut(strings.TrimPrefix(text, "/"), ":")
 		if !ok {
 			alias = name
 		}
-		c, err := s.srv.container(ctx, name)
+		c, err := s.o.Find(ctx, name)
 		if err != nil {
 			return fmt.Errorf("link to %s: %w", name, err)
 		}
-		if c.Owner != core.OwnerCLI {
+		if c.Owner != s.o.Owner {
 			return fmt.Errorf("link to %s: it belongs to %s, whose containers have no links: %w", name, c.Owner, errdefs.ErrPermissionDenied)
 		}
-		sb, err := s.srv.own.Sandbox(ctx, c.Sandbox)
+		sb, err := s.own.Sandbox(ctx, c.Sandbox)
 		if err != nil {
 			return err
 		}
@@ -73,16 +72,16 @@ func (s *containerServer) links(ctx context.Context, req *longshorev1.CreateRequ
 // startable returns FailedPrecondition if a container of ours needs another one that does not run: the holder
 // of its joined namespaces, or the target of a link. As with docker, that one must be started first. It is not
 // Unavailable, which clients take for an agent that does not answer.
-func (s *containerServer) startable(ctx context.Context, c core.Container) error {
-	if c.Owner != core.OwnerCLI {
+func (s *Service) startable(ctx context.Context, c core.Container) error {
+	if c.Owner != s.o.Owner {
 		return nil
 	}
-	sb, err := s.srv.own.Sandbox(ctx, c.Sandbox)
+	sb, err := s.own.Sandbox(ctx, c.Sandbox)
 	if err != nil {
 		return err
 	}
 	for _, id := range sb.Config.Needs() {
-		c, err := s.srv.own.Container(ctx, id)
+		c, err := s.own.Container(ctx, id)
 		switch {
 		case errdefs.IsNotFound(err) && !slices.Contains(sb.Config.Namespaces.Holders(), id):
 			continue // a link to nothing, as in docker
@@ -98,16 +97,8 @@ func (s *containerServer) startable(ctx context.Context, c core.Container) error
 	return nil
 }
 
-// startNeeding starts a created container, if those run that it needs.
-func (s *containerServer) startNeeding(ctx context.Context, view *engine.Client, c core.Container) error {
-	if err := s.startable(ctx, c); err != nil {
-		return err
-	}
-	return s.srv.started(ctx, view, c.ID)
-}
-
 // settleHolders settles the holders of a sandbox's joined namespaces: they may have ended before it.
-func settleHolders(ctx context.Context, s *Server, sb *core.Sandbox) {
+func (s *Service) settleHolders(ctx context.Context, sb *core.Sandbox) {
 	for _, id := range sb.Config.Namespaces.Holders() {
 		s.settle(ctx, id)
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/containerd/errdefs"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
-	"github.com/longshore/longshore/internal/image/derive"
+	"github.com/longshore/longshore/internal/derive"
 )
 
 const base = `{"architecture":"amd64","os":"linux","strange":{"x":[1]},"container":"abc","config":{"Env":["PATH=/bin","A=1"],"Cmd":["sh"],"Odd":true,"WorkingDir":"/srv"},

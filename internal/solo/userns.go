@@ -1,4 +1,4 @@
-package control
+package solo
 
 import (
 	"context"
@@ -8,9 +8,9 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
-	"github.com/longshore/longshore/internal/control/translate"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/invalid"
+	"github.com/longshore/longshore/internal/solo/translate"
 )
 
 // The ranges of the node's ids for containers in user namespaces of their own: far above those of
@@ -60,7 +60,7 @@ func (r *idRanges) take(sandboxes []core.Sandbox, cfg *core.SandboxConfig) (rele
 
 // users allocates ids for a container in a user namespace of its own, and refuses a runtime that cannot map them. The
 // caller calls release when the sandbox exists.
-func (s *Server) users(ctx context.Context, cfg *core.SandboxConfig) (release func(), err error) {
+func (s *Service) users(ctx context.Context, cfg *core.SandboxConfig) (release func(), err error) {
 	if cfg.Namespaces.User.Mode != core.Shared {
 		return func() {}, nil
 	}
@@ -77,5 +77,5 @@ func (s *Server) users(ctx context.Context, cfg *core.SandboxConfig) (release fu
 	if err != nil {
 		return nil, err
 	}
-	return s.ids.take(all, cfg)
+	return s.node.ids.take(all, cfg)
 }

@@ -1,4 +1,4 @@
-package control
+package solo
 
 import (
 	"context"
@@ -9,30 +9,12 @@ import (
 	"github.com/containerd/errdefs"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
-	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/invalid"
 )
 
-// bind is a container's mount of a path of the host.
-type bind struct {
-	Source      string `json:"source"`
-	Target      string `json:"target"`
-	ReadOnly    bool   `json:"read_only,omitempty"`
-	Propagation string `json:"propagation,omitempty"`
-}
-
-func bindsOf(mounts []*longshorev1.Mount) (list []bind) {
-	for _, m := range mounts {
-		if path.IsAbs(m.GetSource()) {
-			list = append(list, bind{m.GetSource(), m.GetTarget(), m.GetReadOnly(), m.GetPropagation()})
-		}
-	}
-	return list
-}
-
 // volumesFrom adds the volumes and binds of the containers in volumes_from to a request, except at targets that the
 // request has itself.
-func (s *Server) volumesFrom(ctx context.Context, req *longshorev1.CreateRequest) error {
+func (s *Service) volumesFrom(ctx context.Context, req *longshorev1.CreateRequest) error {
 	taken := map[string]bool{}
 	for _, m := range req.GetMounts() {
 		taken[path.Clean(m.GetTarget())] = true
@@ -52,18 +34,18 @@ func (s *Server) volumesFrom(ctx context.Context, req *longshorev1.CreateRequest
 				return invalid.Errorf("volumes from %q: %q is neither ro nor rw", from, o)
 			}
 		}
-		c, err := s.container(ctx, name)
+		c, err := s.o.Find(ctx, name)
 		if err != nil {
 			return err
 		}
-		if c.Owner != core.OwnerCLI {
+		if c.Owner != s.o.Owner {
 			return fmt.Errorf("volumes from %s: it belongs to %s, and so do its volumes: %w", name, c.Owner, errdefs.ErrPermissionDenied)
 		}
 		var found []*longshorev1.Mount
 		for _, v := range c.Config.Volumes {
 			found = append(found, &longshorev1.Mount{Source: v.Name, Target: v.Target, ReadOnly: v.ReadOnly, SubPath: v.SubPath, NoCopy: v.NoCopy})
 		}
-		for _, b := range recordOf(c).Settings.Binds {
+		for _, b := range RecordOf(c).Settings.Binds {
 			found = append(found, &longshorev1.Mount{Source: b.Source, Target: b.Target, ReadOnly: b.ReadOnly, Propagation: b.Propagation})
 		}
 		for _, m := range found {
