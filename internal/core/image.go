@@ -13,17 +13,21 @@ type Image struct {
 	// ID is the digest of the image's config. It stays the same when names change.
 	ID digest.Digest
 	// Digest is the digest of the manifest for this platform.
-	Digest   digest.Digest
-	Names    []string // full names with tag, docker.io/library/redis:latest
-	Digests  []string // full names with digest, docker.io/library/redis@sha256:…
-	Size     int64    // bytes in the content store, compressed
-	Unpacked int64    // bytes of the unpacked layers; 0 when unknown
-	Layers   []int64  // bytes of each unpacked layer, the lowest first
-	Config   ocispec.Image
+	Digest digest.Digest
+	// ManifestSize is the size of that manifest in bytes.
+	ManifestSize int64
+	Names        []string // full names with tag, docker.io/library/redis:latest
+	Digests      []string // full names with digest, docker.io/library/redis@sha256:…
+	Size         int64    // bytes in the content store, compressed
+	Unpacked     int64    // bytes of the unpacked layers; 0 when unknown
+	Layers       []int64  // bytes of each unpacked layer, the lowest first
+	Config       ocispec.Image
 	// Health is the image's own health check, nil for none. Shell is the command that runs
 	// its command lines, nil for /bin/sh -c. Only Docker's configs have these two.
 	Health *HealthCheck
 	Shell  []string
+	// OnBuild are the instructions for builds on top of the image. Only Docker's configs have them.
+	OnBuild []string
 	// Wasm says that the image's program is a WebAssembly module.
 	Wasm bool
 	// Annotations are those of the manifest that say how the program is to run.
@@ -66,7 +70,22 @@ type PushOptions struct {
 	Username string
 	Password string
 	Token    string // an identity (refresh) token
+	Bearer   string // a registry token sent as it is
 	Progress func(PullProgress)
+}
+
+// RemoteImage is an image as a registry describes it.
+type RemoteImage struct {
+	Target    ocispec.Descriptor // the manifest or index that the name refers to
+	Platforms []ocispec.Platform
+}
+
+// RootImport describes the image to make of a root file system.
+type RootImport struct {
+	Name     string   // "": none
+	Message  string   // for its history
+	Changes  []string // instructions of a Dockerfile
+	Platform string   // "linux/arm64"; "": the node's own
 }
 
 // ImportOptions select images of an archive. The zero ImportOptions import every image under the
@@ -108,8 +127,10 @@ var ErrImageRefused = errors.New("the image is refused by policy")
 
 // PullProgress is the progress of one blob, or of the whole pull when Blob is empty.
 type PullProgress struct {
-	Blob   digest.Digest
-	Status string // resolving, downloading, unpacking, exists, done
+	Blob digest.Digest
+	// Status is resolving, verifying, waiting, downloading, unpacking, exists or done; of a push waiting, uploading, pushed or exists.
+	// The blobs of a pull or push are first reported as waiting, in the manifest's order.
+	Status string
 	Done   int64
 	Total  int64
 }

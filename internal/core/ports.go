@@ -424,9 +424,13 @@ type ImageTransfers interface {
 	// Commit makes an image of a container's root and the image that it was made of.
 	Commit(ctx context.Context, owner Owner, req CommitRequest) (Image, error)
 	Import(ctx context.Context, owner Owner, archive io.Reader, opts ImportOptions) ([]Image, error)
+	// ImportRoot makes an image of a tar of a root file system, which may be compressed.
+	ImportRoot(ctx context.Context, owner Owner, root io.Reader, opts RootImport) (Image, error)
 	Export(ctx context.Context, owner Owner, refs []string, w io.Writer) error
 	// Push stores an image in the registry of its name, or of another one.
 	Push(ctx context.Context, owner Owner, ref string, opts PushOptions) error
+	// Resolve asks a registry for the image of a name. It stores nothing.
+	Resolve(ctx context.Context, ref string, opts PullOptions) (RemoteImage, error)
 	// Login asks a registry whether it takes credentials. Nothing is stored.
 	Login(ctx context.Context, host string, opts PushOptions) error
 }

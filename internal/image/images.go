@@ -178,7 +178,7 @@ func (s *Store) describe(owner core.Owner, manifest digest.Digest) (core.Image, 
 		s.mu.RUnlock()
 		return core.Image{}, fmt.Errorf("image with manifest %s: %w", manifest, errdefs.ErrNotFound)
 	}
-	img := core.Image{ID: rec.ID, Digest: manifest, Size: rec.size(), Pulled: rec.Pulled}
+	img := core.Image{ID: rec.ID, Digest: manifest, ManifestSize: rec.Manifest.Size, Size: rec.size(), Pulled: rec.Pulled}
 	manifests := s.rec.manifestsOf(owner, rec.ID)
 	for _, o := range s.rec.ownersOf(owner) {
 		r := s.rec.owners[o]
@@ -206,6 +206,7 @@ func (s *Store) describe(owner core.Owner, manifest digest.Digest) (core.Image, 
 	img.Names, img.Digests = slices.Compact(img.Names), slices.Compact(img.Digests)
 	cfg, err := s.config(rec)
 	img.Config, img.Health, img.Shell = cfg.Image, cfg.docker.Healthcheck, cfg.docker.Shell
+	img.OnBuild = cfg.docker.OnBuild
 	img.Annotations = maps.Clone(rec.Annotations)
 	img.Wasm = rec.isModule() || wasm.Compat(rec.Annotations, cfg.Config.Labels)
 	return img, err
@@ -217,6 +218,7 @@ type imageConfig struct {
 	docker struct {
 		Healthcheck *core.HealthCheck
 		Shell       []string
+		OnBuild     []string
 	}
 }
 
@@ -244,7 +246,7 @@ func (c *imageConfig) read(body []byte) error {
 		Config json.RawMessage `json:"config"`
 	}
 	if json.Unmarshal(body, &own) != nil || own.Config == nil || json.Unmarshal(own.Config, &c.docker) != nil {
-		c.docker.Healthcheck, c.docker.Shell = nil, nil
+		c.docker.Healthcheck, c.docker.Shell, c.docker.OnBuild = nil, nil, nil
 	}
 	return nil
 }

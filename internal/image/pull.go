@@ -24,9 +24,11 @@ import (
 
 // pulling is one pull with any number of waiting callers.
 type pulling struct {
-	mu    sync.Mutex // guards watch, last, fetched
+	mu    sync.Mutex // guards watch, last, blobs, fetched
 	watch map[*func(core.PullProgress)]bool
 	last  core.PullProgress
+	// blobs has the last report of each blob, in the order of the first ones.
+	blobs []core.PullProgress
 	// fetched is the number of bytes received of each blob that was missing.
 	fetched map[digest.Digest]int64
 	image   worker.Image
@@ -43,6 +45,11 @@ func (p *pulling) retire() {
 func (p *pulling) progress(pr core.PullProgress) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if i := slices.IndexFunc(p.blobs, func(b core.PullProgress) bool { return b.Blob == pr.Blob }); i >= 0 {
+		p.blobs[i] = pr
+	} else if pr.Blob != "" {
+		p.blobs = append(p.blobs, pr)
+	}
 	if pr.Blob == "" {
 		p.last = pr
 	} else if before, begun := p.fetched[pr.Blob]; begun || pr.Status == "downloading" {
@@ -79,6 +86,9 @@ func (p *pulling) subscribe(f func(core.PullProgress)) (cancel func()) {
 	if p.last.Status != "" {
 		f(p.last)
 	}
+	for _, b := range p.blobs {
+		f(b)
+	}
 	return func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
@@ -94,7 +104,7 @@ func (s *Store) Pull(ctx context.Context, owner core.Owner, ref string, opts cor
 		return core.Image{}, fmt.Errorf("pull: %w", err)
 	}
 	if !opts.Always && opts.Platform == "" {
-		if img, ok, err := s.present(owner, named, opts.Pin); ok || err != nil {
+		if img, ok, err := present(s, owner, named, opts.Pin); ok || err != nil {
 			return img, err
 		}
 	}
@@ -102,11 +112,11 @@ func (s *Store) Pull(ctx context.Context, owner core.Owner, ref string, opts cor
 	if err != nil {
 		return core.Image{}, fmt.Errorf("pull %s: %w", named, err)
 	}
-	auths, err := s.auths()
+	known, err := auths(s)
 	if err != nil {
 		return core.Image{}, fmt.Errorf("pull %s: %w", named, err)
 	}
-	job := worker.PullJob{Ref: named.String(), Platform: opts.Platform, Auths: auths}
+	job := worker.PullJob{Ref: named.String(), Platform: opts.Platform, Auths: known}
 	if opts.Host == "" || registry.SameHost(opts.Host, reference.Domain(named)) {
 		job.Credentials = registry.Credentials{Username: opts.Username, Password: opts.Password, Token: opts.Token, Bearer: opts.Bearer}
 	}
@@ -216,7 +226,7 @@ func giveUp(s *Store, l *lease) {
 	}
 }
 
-func (s *Store) auths() (map[string]registry.Credentials, error) {
+func auths(s *Store) (map[string]registry.Credentials, error) {
 	if s.cfg.DockerConfig == "" {
 		return nil, nil
 	}
@@ -228,7 +238,7 @@ func (s *Store) auths() (map[string]registry.Credentials, error) {
 }
 
 // present returns an image that needs no pull.
-func (s *Store) present(owner core.Owner, named reference.Named, pin bool) (core.Image, bool, error) {
+func present(s *Store, owner core.Owner, named reference.Named, pin bool) (core.Image, bool, error) {
 	s.mu.RLock()
 	o := s.rec.owner0(owner)
 	stored, ok := o.storedAs(named.String())

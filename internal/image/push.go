@@ -38,7 +38,7 @@ func (s *Store) Push(ctx context.Context, owner core.Owner, ref string, opts cor
 	if _, ok := named.(reference.Digested); ok {
 		return fmt.Errorf("push %s: a tag is needed, not a digest: %w", named, errdefs.ErrInvalidArgument)
 	}
-	auths, err := s.auths()
+	known, err := auths(s)
 	if err != nil {
 		return fmt.Errorf("push %s: %w", named, err)
 	}
@@ -47,9 +47,9 @@ func (s *Store) Push(ctx context.Context, owner core.Owner, ref string, opts cor
 	if _, err := l.Lease(ctx, rec.all(), nil); err != nil {
 		return fmt.Errorf("push %s: %w", named, err)
 	}
-	job := worker.PushJob{Ref: named.String(), Manifest: rec.Manifest, Auths: auths}
+	job := worker.PushJob{Ref: named.String(), Manifest: rec.Manifest, Auths: known}
 	if opts.Host == "" || registry.SameHost(opts.Host, reference.Domain(named)) {
-		job.Credentials = registry.Credentials{Username: opts.Username, Password: opts.Password, Token: opts.Token}
+		job.Credentials = registry.Credentials{Username: opts.Username, Password: opts.Password, Token: opts.Token, Bearer: opts.Bearer}
 	}
 	return s.runner.Push(ctx, l, job)
 }

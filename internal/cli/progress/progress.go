@@ -33,6 +33,9 @@ func New(w io.Writer, quiet bool) Progress {
 	return &lines{w: w, last: map[string]string{}}
 }
 
+// waiting is the status of a blob before anything happens to it.
+const waiting = "waiting"
+
 type silent struct{}
 
 func (silent) Step(*longshorev1.PullProgress) {}
@@ -45,7 +48,7 @@ type lines struct {
 }
 
 func (l *lines) Step(p *longshorev1.PullProgress) {
-	if l.last[p.GetBlob()] == p.GetStatus() {
+	if l.last[p.GetBlob()] == p.GetStatus() || p.GetStatus() == waiting {
 		return
 	}
 	l.last[p.GetBlob()] = p.GetStatus()
@@ -81,7 +84,7 @@ type bars struct {
 }
 
 func (b *bars) Step(p *longshorev1.PullProgress) {
-	if p.GetBlob() == "" || b.done[p.GetBlob()] {
+	if p.GetBlob() == "" || b.done[p.GetBlob()] || p.GetStatus() == waiting {
 		return // the progress of the blobs is enough
 	}
 	i := slices.IndexFunc(b.live, func(q *longshorev1.PullProgress) bool { return q.GetBlob() == p.GetBlob() })

@@ -417,6 +417,41 @@ func (s *Images) Import(ctx context.Context, owner core.Owner, archive io.Reader
 	return list, nil
 }
 
+// ImportRoot makes an image. Its ID is the digest of the tar.
+func (s *Images) ImportRoot(ctx context.Context, owner core.Owner, root io.Reader, opts core.RootImport) (core.Image, error) {
+	if err := s.check(ctx, "ImportRoot"); err != nil {
+		return core.Image{}, err
+	}
+	raw, err := io.ReadAll(root)
+	if err != nil {
+		return core.Image{}, err
+	}
+	if opts.Name != "" {
+		if err := malformed(opts.Name); err != nil {
+			return core.Image{}, err
+		}
+	}
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	img := &fakeImage{id: digestOf(string(raw)), manifest: digestOf("manifest of " + string(raw))}
+	s.name(owner, fullName(cmp.Or(opts.Name, string(img.id))), img)
+	return s.image(owner, img), nil
+}
+
+// Resolve returns the image of a name in the fake registries.
+func (s *Images) Resolve(ctx context.Context, ref string, _ core.PullOptions) (core.RemoteImage, error) {
+	if err := s.check(ctx, "Resolve"); err != nil {
+		return core.RemoteImage{}, err
+	}
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	img := s.registry[fullName(ref)]
+	if img == nil {
+		return core.RemoteImage{}, fmt.Errorf("resolve %s: %w", ref, errdefs.ErrNotFound)
+	}
+	return core.RemoteImage{Target: ocispec.Descriptor{Digest: img.manifest}, Platforms: []ocispec.Platform{img.config.Platform}}, nil
+}
+
 // Export writes the names as JSON.
 func (s *Images) Export(ctx context.Context, owner core.Owner, refs []string, w io.Writer) error {
 	if err := s.check(ctx, "Export"); err != nil {

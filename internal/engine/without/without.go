@@ -86,6 +86,16 @@ func (Images) Import(context.Context, core.Owner, io.Reader, core.ImportOptions)
 	return nil, noImages("import images", "")
 }
 
+// ImportRoot returns NotImplemented.
+func (Images) ImportRoot(context.Context, core.Owner, io.Reader, core.RootImport) (core.Image, error) {
+	return core.Image{}, noImages("import a root file system", "")
+}
+
+// Resolve returns NotImplemented.
+func (Images) Resolve(_ context.Context, ref string, _ core.PullOptions) (core.RemoteImage, error) {
+	return core.RemoteImage{}, noImages("ask for image", ref)
+}
+
 // Export returns NotImplemented.
 func (Images) Export(context.Context, core.Owner, []string, io.Writer) error {
 	return noImages("export images", "")

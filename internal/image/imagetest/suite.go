@@ -5,6 +5,7 @@ import (
 	"context"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -65,6 +66,8 @@ func Suite(t *testing.T, start func(t *testing.T) Harness) {
 		"DiscardIsIdempotent":          discard,
 		"ExportThenImport":             exportImport,
 		"ImportOfOneImage":             importOne,
+		"ImportOfARoot":                importRoot,
+		"ResolveStoresNothing":         resolve,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, start(t)) })
 	}
@@ -421,6 +424,42 @@ func importOne(t *testing.T, h Harness) {
 	}
 	_, err = h.Images.Import(t.Context(), ownerB, bytes.NewReader(archive.Bytes()), core.ImportOptions{Only: "team/absent"})
 	wantNotFound(t, "import of an image that the archive has not", err)
+}
+
+// importRoot: a tar becomes an image with the name asked for.
+func importRoot(t *testing.T, h Harness) {
+	root := Tar([]File{{Name: "etc/", Body: nil}, {Name: "etc/motd", Body: []byte("hello")}})
+	img, err := h.Images.ImportRoot(t.Context(), ownerA, bytes.NewReader(root), core.RootImport{Name: "team/root:v1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(img.Names) != 1 || !strings.HasSuffix(img.Names[0], "team/root:v1") {
+		t.Errorf("names %v, want team/root:v1", img.Names)
+	}
+	got, err := h.Images.Get(t.Context(), ownerA, "team/root:v1")
+	if err != nil || got.ID != img.ID {
+		t.Errorf("by its name: %s, %v, want %s", got.ID, err, img.ID)
+	}
+	if _, err := h.Images.ImportRoot(t.Context(), ownerA, bytes.NewReader(root), core.RootImport{Name: "Bad Name"}); !errdefs.IsInvalidArgument(err) {
+		t.Errorf("import under a name that is none: %v, want InvalidArgument", err)
+	}
+}
+
+// resolve: a registry describes the image of a name, and the store keeps nothing of it.
+func resolve(t *testing.T, h Harness) {
+	ref := h.Provide("team/remote", "v1", sample("remote"))
+	remote, err := h.Images.Resolve(t.Context(), ref, core.PullOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = h.Images.Get(t.Context(), ownerA, ref)
+	wantNotFound(t, "an image that was only resolved", err)
+	img := pull(t, h, ownerA, ref)
+	if remote.Target.Digest != img.Digest || len(remote.Platforms) != 1 || remote.Platforms[0].Architecture != img.Config.Architecture {
+		t.Errorf("resolved %+v, pulled %s %s", remote, img.Digest, img.Config.Architecture)
+	}
+	_, err = h.Images.Resolve(t.Context(), strings.Replace(ref, "remote", "absent", 1), core.PullOptions{})
+	wantNotFound(t, "resolve of nothing", err)
 }
 
 func exportImport(t *testing.T, h Harness) {

@@ -36,6 +36,13 @@ func (w *Worker) Pull(ctx context.Context, agent Agent, job PullJob) (Image, err
 	if err != nil {
 		return Image{}, fmt.Errorf("pull %s: %w: %w", job.Ref, errdefs.ErrInvalidArgument, err)
 	}
+	if job.Resolve {
+		img, err := w.resolve(ctx, named, job)
+		if err != nil {
+			return Image{}, fmt.Errorf("resolve %s: %w", job.Ref, err)
+		}
+		return img, nil
+	}
 	img, err := w.timed(ctx, func(ctx context.Context) (Image, error) {
 		return w.watched(ctx, func(ctx context.Context, p *watch) (Image, error) {
 			return w.pull(ctx, agent, named, job, p)
@@ -404,7 +411,7 @@ func (s *source) layers(ctx context.Context, img Image, diffs []digest.Digest) (
 		return nil, err
 	}
 	m := newMeter(s.agent, img.Blobs)
-	m.begin()
+	m.begin(img.Blobs)
 	defer s.w.offer(s.repo, img.Blobs)()
 	slots := &queue{free: s.w.settings.Concurrency}
 	if weaken.Off(weaken.PullSlots) {
@@ -493,9 +500,10 @@ func (m *meter) note(blob digest.Digest, status string, done int64) {
 	if b == nil {
 		return
 	}
+	ends := b.done < b.size && done >= b.size
 	b.done = max(b.done, done)
 	now := time.Now()
-	if status != b.status || now.Sub(b.last) >= meterEvery {
+	if status != b.status || ends || now.Sub(b.last) >= meterEvery {
 		b.status, b.last = status, now
 		m.agent.Progress(core.PullProgress{Blob: blob, Status: status, Done: b.done, Total: b.size})
 	}
@@ -514,11 +522,17 @@ func (m *meter) whole(status string) {
 	m.agent.Progress(core.PullProgress{Status: status, Done: done, Total: m.total})
 }
 
-// begin reports that the image was resolved, and the blobs to fetch.
-func (m *meter) begin() {
+// begin reports that the image was resolved, and each of its blobs in their order.
+func (m *meter) begin(blobs []ocispec.Descriptor) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.whole("downloading")
+	for _, desc := range blobs {
+		if b := m.blobs[desc.Digest]; b.status == "" {
+			b.status = "waiting"
+			m.agent.Progress(core.PullProgress{Blob: desc.Digest, Status: b.status, Total: b.size})
+		}
+	}
 }
 
 func (m *meter) finish() {

@@ -62,6 +62,7 @@ func (w *Worker) push(ctx context.Context, agent Agent, job PushJob, opts regist
 	blobs := append([]ocispec.Descriptor{manifest.Config}, manifest.Layers...)
 	for _, b := range blobs {
 		total += b.Size
+		agent.Progress(core.PullProgress{Blob: b.Digest, Status: "waiting", Total: b.Size})
 	}
 	for _, b := range blobs {
 		status := "pushed"

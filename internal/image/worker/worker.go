@@ -94,6 +94,8 @@ type PullJob struct {
 	// signatures.
 	Admit    bool `json:"admit,omitempty"`
 	Evidence bool `json:"evidence,omitempty"`
+	// Resolve asks only for the descriptor and the platforms of the image.
+	Resolve bool `json:"resolve,omitempty"`
 }
 
 // Image is an image that is now in the store, with its layers unpacked and on disk.
@@ -106,6 +108,8 @@ type Image struct {
 	Layers   []Layer              `json:"layers"`
 	// Annotations are those of the manifest that say how the program is to run.
 	Annotations map[string]string `json:"annotations,omitempty"`
+	// Platforms are those of a job that only resolves. Nothing else but Target is set then.
+	Platforms []ocispec.Platform `json:"platforms,omitempty"`
 }
 
 // Layer is one unpacked layer.
