@@ -2,6 +2,8 @@ package core
 
 import (
 	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
 	"net/netip"
 	"slices"
 	"strings"
@@ -117,10 +119,28 @@ type NetworkDefinition struct {
 	Subnets  []Subnet          `json:"subnets"`
 	Internal bool              `json:"internal,omitempty"` // no way out, and none in
 	IPv6     bool              `json:"ipv6,omitempty"`     // Define chooses a range of IPv6 if Subnets has none
+	NoIPv4   bool              `json:"no_ipv4,omitempty"`  // no range of IPv4, and Define chooses none
 	MTU      int               `json:"mtu,omitempty"`      // 0: the node's
 	Created  time.Time         `json:"created"`
-	// Interface is the bridge's name.
+	// Interface is the bridge's name. Define chooses one if it is empty.
 	Interface string `json:"interface"`
+	// Isolated says that its sandboxes do not reach each other, by published ports neither.
+	Isolated bool `json:"isolated,omitempty"`
+	// NoMasquerade says that packets keep the addresses of sandboxes where they leave the node.
+	NoMasquerade bool `json:"no_masquerade,omitempty"`
+	// HostIP is the address of host ports that name none. The zero Addr is every address of the host.
+	HostIP netip.Addr `json:"host_ip,omitzero"`
+	// Attachable, Options and IPAMOptions are stored for clients that set and read them. Nothing else depends on them.
+	Attachable  bool              `json:"attachable,omitempty"`
+	Options     map[string]string `json:"options,omitempty"`
+	IPAMOptions map[string]string `json:"ipam_options,omitzero"`
+}
+
+// ID returns the network's ID for clients that name networks by one: 64 hexadecimal digits, the same as long as the
+// network exists.
+func (d NetworkDefinition) ID() string {
+	sum := sha256.Sum256([]byte(d.Name + "\x00" + d.Created.UTC().Format(time.RFC3339Nano)))
+	return hex.EncodeToString(sum[:])
 }
 
 // Subnet is a range of addresses of a network.

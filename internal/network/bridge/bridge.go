@@ -38,6 +38,12 @@ type Bridge struct {
 	names []string
 	// internal says that there is no way out.
 	internal bool
+	// isolated says that its sandboxes do not reach each other.
+	isolated bool
+	// hostIP is the address of host ports that name none; zero is every address.
+	hostIP netip.Addr
+	// group is the group of the bridge's link; 0 is none.
+	group uint32
 	// user says that a user has defined it. A sandbox may be on several of these networks.
 	user  bool
 	flows flows
@@ -82,16 +88,24 @@ func New(o Options) *Bridge {
 // UserPrefix starts the names of the bridges of networks that users have defined.
 const UserPrefix = "lsu-"
 
+// namedGroup is the link group of bridges with other names. One rule of each network separates it from that
+// group.
+const namedGroup = 0x6c737500
+
 // NewUser returns a network that a user has defined, beside the builtin network that o.Config describes.
 func NewUser(o Options, def core.NetworkDefinition) *Bridge {
 	standard := o.Config
-	o.Config.Bridge, o.Config.MTU, o.Config.Masquerade = def.Interface, cmp.Or(def.MTU, standard.MTU), !def.Internal
+	o.Config.Bridge, o.Config.MTU, o.Config.Masquerade = def.Interface, cmp.Or(def.MTU, standard.MTU), !def.Internal && !def.NoMasquerade
 	b := New(o)
 	b.names, b.internal, b.user = []string{def.Name}, def.Internal, true
+	b.isolated, b.hostIP = def.Isolated, def.HostIP
+	if !strings.HasPrefix(def.Interface, UserPrefix) {
+		b.group = namedGroup
+	}
 	b.plain = func() []netip.Prefix { return nil }
 	b.table = nft.New(nft.Options{
 		Name: nft.TableName + "-" + def.Interface, Bridge: def.Interface, Masquerade: o.Config.Masquerade, Internal: def.Internal, Logger: o.Logger,
-		Others: []string{UserPrefix, standard.Bridge},
+		Others: []string{UserPrefix, standard.Bridge}, OtherGroup: namedGroup, Isolated: def.Isolated,
 	})
 	return b
 }
@@ -171,7 +185,7 @@ func (b *Bridge) add(_ context.Context, req core.NetworkRequest) (_ core.Network
 			err = errors.Join(err, b.leases.Release(req.Sandbox))
 		}
 	}()
-	claimed, err := b.claim(req.Sandbox, req.Config.Ports)
+	claimed, err := b.claim(req.Sandbox, b.placed(req.Config.Ports))
 	if err != nil {
 		return core.NetworkStatus{}, err
 	}
@@ -335,6 +349,20 @@ func (b *Bridge) claim(id core.ID, want []core.Port) (_ []core.Port, err error) 
 		claimed[i].Host = c.Port
 	}
 	return claimed, nil
+}
+
+// placed returns the ports with the network's own address in those that name none.
+func (b *Bridge) placed(list []core.Port) []core.Port {
+	if !b.hostIP.IsValid() {
+		return list
+	}
+	list = slices.Clone(list)
+	for i := range list {
+		if !list[i].HostIP.IsValid() {
+			list[i].HostIP = b.hostIP
+		}
+	}
+	return list
 }
 
 func claimOf(p core.Port) ports.Claim {

@@ -123,7 +123,7 @@ func (b *Bridge) rebuild(live []core.NetworkRequest, alive map[core.ID]bool) err
 		}
 		fwds = append(fwds, more...)
 	}
-	if !used && !exists(b.cfg.Bridge) {
+	if !used && !Exists(b.cfg.Bridge) {
 		return errors.Join(errs...) // the bridge is made on first use
 	}
 	b.Stale()
@@ -135,7 +135,8 @@ func (b *Bridge) rebuild(live []core.NetworkRequest, alive map[core.ID]bool) err
 	return errors.Join(errs...)
 }
 
-func exists(bridge string) bool {
+// Exists reports whether the host has a link of that name.
+func Exists(bridge string) bool {
 	h, err := kernel.Host()
 	if err != nil {
 		return false
@@ -178,7 +179,11 @@ func (b *Bridge) reattach(alive map[core.ID]bool) error {
 		switch {
 		case l.Type() != "veth" || !strings.HasPrefix(at.Name, linkPrefix):
 		case names[at.Name] && at.MasterIndex != br.index:
-			if err := host.LinkSetMasterByIndex(l, br.index); err != nil {
+			err := host.LinkSetMasterByIndex(l, br.index)
+			if err == nil {
+				err = vethPair{name: at.Name, isolated: b.isolated}.port(host)
+			}
+			if err != nil {
 				errs = append(errs, fmt.Errorf("put %s on the bridge: %w", at.Name, err))
 			}
 		case !names[at.Name] && at.MasterIndex == br.index:

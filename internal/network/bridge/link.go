@@ -85,7 +85,7 @@ func (b *Bridge) connect(req core.NetworkRequest, w wanted, lease ipam.Lease, st
 	}
 	defer func() { sb.Close(); _ = ns.Close() }()
 	pair := vethPair{
-		name: b.LinkName(req.Sandbox), peer: w.name, mac: mac, mtu: br.mtu, bridge: br, ns: int(ns.Fd()), noDefault: w.noDefault, routes: w.routes,
+		name: b.LinkName(req.Sandbox), peer: w.name, mac: mac, mtu: br.mtu, bridge: br, ns: int(ns.Fd()), noDefault: w.noDefault, routes: w.routes, isolated: b.isolated,
 	}
 	if w.mtu > 0 {
 		pair.mtu = w.mtu
@@ -158,6 +158,8 @@ type vethPair struct {
 	routes     []core.Route
 	// noDefault says that the default route does not lead over it.
 	noDefault bool
+	// isolated says that the bridge passes nothing from it to another isolated one.
+	isolated bool
 }
 
 func (p vethPair) create(h kernel.Socket) error {
@@ -356,7 +358,7 @@ func (b *Bridge) makeLink() (netlink.Link, error) {
 		// and changes it when they come and go. It is derived from the name, so that sandboxes
 		// still know a bridge that had to be made again.
 		attrs := netlink.NewLinkAttrs()
-		attrs.Name, attrs.MTU, attrs.HardwareAddr = name, mtu, bridgeMAC(name)
+		attrs.Name, attrs.MTU, attrs.HardwareAddr, attrs.Group = name, mtu, bridgeMAC(name), b.group
 		if err := b.host.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}); err != nil {
 			return nil, fmt.Errorf("make bridge %s: %w", name, err)
 		}
@@ -367,6 +369,16 @@ func (b *Bridge) makeLink() (netlink.Link, error) {
 	}
 	if link.Type() != "bridge" {
 		return nil, fmt.Errorf("bridge %s: there is a %s of that name: %w", name, link.Type(), errdefs.ErrFailedPrecondition)
+	}
+	if b.group != 0 {
+		if link.Attrs().HardwareAddr.String() != bridgeMAC(name).String() { // its addresses would be removed
+			return nil, fmt.Errorf("bridge %s: another program has made a bridge of that name: %w", name, errdefs.ErrFailedPrecondition)
+		}
+		if link.Attrs().Group != b.group {
+			if err := b.host.LinkSetGroup(link, int(b.group)); err != nil {
+				return nil, fmt.Errorf("set the group of bridge %s: %w", name, err)
+			}
+		}
 	}
 	if mtu := b.cfg.MTU; mtu > 0 && link.Attrs().MTU != mtu {
 		if err := b.host.LinkSetMTU(link, mtu); err != nil {

@@ -110,7 +110,7 @@ func mendPorts(b *Bridge) (all []kernel.Change, err error) {
 		}
 		err := host.LinkSetMasterByIndex(l, br.index)
 		if err == nil {
-			err = errors.Join(vethPair{name: at.Name}.port(host), host.LinkSetUp(l), host.Settle(at.Name), host.Settle(b.cfg.Bridge))
+			err = errors.Join(vethPair{name: at.Name, isolated: b.isolated}.port(host), host.LinkSetUp(l), host.Settle(at.Name), host.Settle(b.cfg.Bridge))
 		}
 		if isGone(err) {
 			continue // its sandbox ends

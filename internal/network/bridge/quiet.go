@@ -39,7 +39,11 @@ func (p vethPair) changePort(h kernel.Socket, quiet bool) error {
 	req.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(p.name)))
 	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
 	info.AddRtAttr(nl.IFLA_INFO_SLAVE_KIND, nl.NonZeroTerminated("bridge"))
-	info.AddRtAttr(nl.IFLA_INFO_SLAVE_DATA, nil).AddRtAttr(nl.IFLA_BRPORT_MODE, nl.Uint8Attr(1))
+	data := info.AddRtAttr(nl.IFLA_INFO_SLAVE_DATA, nil)
+	data.AddRtAttr(nl.IFLA_BRPORT_MODE, nl.Uint8Attr(1))
+	if p.isolated {
+		data.AddRtAttr(nl.IFLA_BRPORT_ISOLATED, nl.Uint8Attr(1))
+	}
 	req.AddData(info)
 	if quiet {
 		spec := nl.NewRtAttr(unix.IFLA_AF_SPEC, nil)

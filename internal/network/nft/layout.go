@@ -254,8 +254,8 @@ func (t *Table) rules(table *nftables.Table, maps sets, a addrSets) []chainRules
 	return list
 }
 
-// isolation drops packets that are forwarded between this bridge and Others, except those of
-// published ports. It drops all packets that enter or leave an internal bridge, and on an Entry all
+// isolation drops packets that are forwarded between this bridge and Others or OtherGroup, except
+// those of published ports, and if it is Isolated, all from port to port. It drops all packets that enter or leave an internal bridge, and on an Entry all
 // but those of published ports and their answers.
 func (t *Table) isolation() (rules [][]expr.Any) {
 	if t.entry {
@@ -266,19 +266,25 @@ func (t *Table) isolation() (rules [][]expr.Any) {
 			seq(ifname(expr.MetaKeyIIFNAME, t.bridge), drop()),
 		}
 	}
+	within := seq(ifname(expr.MetaKeyIIFNAME, t.bridge), ifname(expr.MetaKeyOIFNAME, t.bridge))
 	if t.internal {
-		return [][]expr.Any{
-			seq(ifname(expr.MetaKeyIIFNAME, t.bridge), ifname(expr.MetaKeyOIFNAME, t.bridge), leave()),
-			seq(ifname(expr.MetaKeyIIFNAME, t.bridge), drop()),
-			seq(ifname(expr.MetaKeyOIFNAME, t.bridge), drop()),
+		if !t.isolated {
+			rules = append(rules, seq(within, leave()))
 		}
+		return append(rules, seq(ifname(expr.MetaKeyIIFNAME, t.bridge), drop()), seq(ifname(expr.MetaKeyOIFNAME, t.bridge), drop()))
 	}
 	if len(t.others) == 0 {
 		return nil
 	}
-	rules = [][]expr.Any{
-		seq(ifname(expr.MetaKeyIIFNAME, t.bridge), ifname(expr.MetaKeyOIFNAME, t.bridge), leave()),
-		seq(dnatted(), leave()),
+	if t.isolated {
+		rules = append(rules, seq(within, drop()), seq(dnatted(), leave()))
+	} else {
+		rules = append(rules, seq(within, leave()), seq(dnatted(), leave()))
+	}
+	if t.otherGroup != 0 {
+		rules = append(rules,
+			seq(ifname(expr.MetaKeyIIFNAME, t.bridge), ifgroup(expr.MetaKeyOIFGROUP, t.otherGroup), drop()),
+			seq(ifname(expr.MetaKeyOIFNAME, t.bridge), ifgroup(expr.MetaKeyIIFGROUP, t.otherGroup), drop()))
 	}
 	for _, other := range t.others {
 		rules = append(rules,
@@ -311,6 +317,11 @@ func ifname(key expr.MetaKey, name string) []expr.Any {
 // ifprefix matches names that begin so.
 func ifprefix(key expr.MetaKey, prefix string) []expr.Any {
 	return []expr.Any{&expr.Meta{Key: key, Register: 1}, &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte(prefix)}}
+}
+
+// ifgroup matches the links of a group.
+func ifgroup(key expr.MetaKey, group uint32) []expr.Any {
+	return []expr.Any{&expr.Meta{Key: key, Register: 1}, &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(group)}}
 }
 
 func ifnameData(name string) []byte {

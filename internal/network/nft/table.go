@@ -59,6 +59,11 @@ type Options struct {
 	Name string
 	// Others are prefixes of names of interfaces; packets between them and this bridge are dropped.
 	Others []string
+	// OtherGroup is a group of links, as ip link set group makes one; packets between them and this bridge are
+	// dropped. 0 is none.
+	OtherGroup uint32
+	// Isolated says that packets between sandboxes of this bridge are dropped.
+	Isolated bool
 	// Internal says that nothing is exchanged with any other interface.
 	Internal bool
 	// Entry says that only packets of published ports enter the interface, and only answers leave
@@ -73,6 +78,8 @@ type Table struct {
 	bridge     string
 	masquerade bool
 	others     []string
+	otherGroup uint32
+	isolated   bool
 	internal   bool
 	entry      bool
 	log        *slog.Logger
@@ -90,8 +97,8 @@ type Table struct {
 // New returns a Table that is not in the kernel yet: SetNets creates it there.
 func New(o Options) *Table {
 	return &Table{
-		name: cmp.Or(o.Name, TableName), bridge: o.Bridge, masquerade: o.Masquerade, others: o.Others, internal: o.Internal, entry: o.Entry, log: o.Logger,
-		fwds: map[slot]Forward{},
+		name: cmp.Or(o.Name, TableName), bridge: o.Bridge, masquerade: o.Masquerade, others: o.Others, otherGroup: o.OtherGroup, isolated: o.Isolated,
+		internal: o.Internal, entry: o.Entry, log: o.Logger, fwds: map[slot]Forward{},
 	}
 }
 

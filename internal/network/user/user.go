@@ -189,11 +189,19 @@ func (d *Driver) Define(_ context.Context, def core.NetworkDefinition) (core.Net
 	if def.MTU != 0 && (def.MTU < 68 || def.MTU > 65535) {
 		return fail(fmt.Errorf("mtu %d is out of range: %w", def.MTU, errdefs.ErrInvalidArgument))
 	}
+	if def.HostIP.IsValid() && !def.HostIP.Is4() {
+		return fail(fmt.Errorf("host ports at %s: not an IPv4 address: %w", def.HostIP, errdefs.ErrInvalidArgument))
+	}
 	all := d.all()
 	if len(all) >= maxUsers {
 		return fail(fmt.Errorf("there are %d already: %w", len(all), errdefs.ErrResourceExhausted))
 	}
-	def.Interface, def.Created = d.bridgeName(def.Name), time.Now().Round(0).UTC()
+	def.Created = time.Now().Round(0).UTC()
+	if def.Interface == "" {
+		def.Interface = d.bridgeName(def.Name)
+	} else if err := d.checkInterface(def.Interface); err != nil {
+		return fail(err)
+	}
 	if err := d.chooseSubnets(&def, all); err != nil {
 		return fail(err)
 	}
@@ -222,6 +230,18 @@ func (d *Driver) bridgeName(name string) string {
 	return bridge.UserPrefix + hex.EncodeToString(binary.BigEndian.AppendUint64(nil, sum.Sum64()))[:10]
 }
 
+// checkInterface refuses the name of a bridge that is in use, or that would be taken for another network's.
+func (d *Driver) checkInterface(name string) error {
+	if !core.IsName(name, "_.-", netconf.MaxLink) || strings.HasPrefix(name, bridge.UserPrefix) || name == d.o.Bridge.Config.Bridge {
+		return fmt.Errorf("bridge %q: not a name for a bridge: letters, digits and _.-, at most %d, without %s at the start: %w",
+			name, netconf.MaxLink, bridge.UserPrefix, errdefs.ErrInvalidArgument)
+	}
+	if bridge.Exists(name) {
+		return fmt.Errorf("bridge %s: there is a link of that name already, choose another one: %w", name, errdefs.ErrAlreadyExists)
+	}
+	return nil
+}
+
 // chooseSubnets refuses ranges that are in use on this node, and chooses one of IPv4 where none is
 // named.
 func (d *Driver) chooseSubnets(def *core.NetworkDefinition, all []*user) error {
@@ -234,10 +254,16 @@ func (d *Driver) chooseSubnets(def *core.NetworkDefinition, all []*user) error {
 	if err != nil {
 		return err
 	}
-	has4, has6 := false, !def.IPv6
+	has4, has6 := def.NoIPv4, !def.IPv6
+	if def.NoIPv4 && !def.IPv6 && len(def.Subnets) == 0 {
+		return fmt.Errorf("neither IPv4 nor IPv6 is wanted: %w", errdefs.ErrInvalidArgument)
+	}
 	for i, s := range def.Subnets {
 		if !s.Range.IsValid() {
 			return fmt.Errorf("range %s: %w", s.Range, errdefs.ErrInvalidArgument)
+		}
+		if def.NoIPv4 && s.Range.Addr().Is4() {
+			return fmt.Errorf("range %s is one of IPv4, which is not wanted: %w", s.Range, errdefs.ErrInvalidArgument)
 		}
 		def.Subnets[i].Range = s.Range.Masked()
 		has4, has6 = has4 || s.Range.Addr().Is4(), has6 || s.Range.Addr().Is6()
