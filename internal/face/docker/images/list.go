@@ -1,0 +1,363 @@
+package images
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/containerd/platforms"
+	"github.com/distribution/reference"
+	"github.com/opencontainers/go-digest"
+	"github.com/opencontainers/image-spec/identity"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/dockerhttp"
+	"github.com/longshore/longshore/internal/dockertypes"
+	"github.com/longshore/longshore/internal/invalid"
+)
+
+// The versions from that on members of images changed.
+const (
+	noneSince    = "1.43" // an image without names has empty lists; before, <none>
+	virtualUntil = "1.44" // before, VirtualSize
+	countedSince = "1.51" // lists count containers
+	configSince  = "1.50" // an image's config has only the members of images
+)
+
+// list answers GET /images/json.
+func (s *Server) list(w http.ResponseWriter, r *dockerhttp.Request) error {
+	filters, err := r.Filters("before", "dangling", "label", "label!", "reference", "since", "until")
+	if err != nil {
+		return err
+	}
+	if old := r.Get("filter"); old != "" && r.API.Before("1.41") {
+		filters["reference"] = map[string]bool{old: true}
+	}
+	keep, err := s.wanted(r.Context(), filters)
+	if err != nil {
+		return err
+	}
+	images, err := s.Engine.Images.List(r.Context())
+	if err != nil {
+		return err
+	}
+	counts := map[digest.Digest]int64{}
+	if !r.API.Before(countedSince) {
+		users, err := s.users(r.Context())
+		if err != nil {
+			return err
+		}
+		for _, u := range users {
+			counts[u.Image]++
+		}
+	}
+	var shared map[digest.Digest]int
+	if r.Bool("shared-size") {
+		shared = layerUses(images)
+	}
+	slices.SortFunc(images, func(a, b core.Image) int { return cmp.Or(created(b).Compare(created(a)), cmp.Compare(a.ID, b.ID)) })
+	out := []dockertypes.ImageSummary{}
+	for _, img := range images {
+		if !keep(&img) {
+			continue
+		}
+		sum := dockertypes.ImageSummary{
+			Containers: -1, Created: unix(img.Config.Created), ID: img.ID.String(), Labels: img.Config.Config.Labels, RepoDigests: familiars(img.Digests),
+			RepoTags: familiars(img.Names), SharedSize: -1, Size: size(img),
+		}
+		if !r.API.Before(countedSince) {
+			sum.Containers = counts[img.ID]
+		}
+		if r.API.Before(virtualUntil) {
+			sum.VirtualSize = sum.Size
+		}
+		if shared != nil {
+			sum.SharedSize = sharedSize(img, shared)
+		}
+		if r.API.Before(noneSince) && len(img.Names)+len(img.Digests) == 0 {
+			sum.RepoTags, sum.RepoDigests = []string{"<none>:<none>"}, []string{"<none>@<none>"}
+		}
+		out = append(out, sum)
+	}
+	return dockerhttp.Reply(w, http.StatusOK, out)
+}
+
+// wanted returns a function that says whether an image matches the filters of a list, and removes the names that do not.
+func (s *Server) wanted(ctx context.Context, f dockerhttp.Filters) (func(*core.Image) bool, error) {
+	dangling, danglingSet, err := f.Bool("dangling")
+	if err != nil {
+		return nil, err
+	}
+	var after, before time.Time
+	for _, v := range f.Values("until") {
+		at, err := moment(v)
+		if err != nil {
+			return nil, err
+		}
+		before = earliest(before, at)
+	}
+	for _, v := range f.Values("before") {
+		img, err := s.find(ctx, v)
+		if err != nil {
+			return nil, err
+		}
+		before = earliest(before, created(img.Image))
+	}
+	for _, v := range f.Values("since") {
+		img, err := s.find(ctx, v)
+		if err != nil {
+			return nil, err
+		}
+		if at := created(img.Image); at.After(after) {
+			after = at
+		}
+	}
+	for _, v := range f.Values("reference") {
+		if _, err := reference.FamiliarMatch(v, reference.TagNameOnly(anyName)); err != nil {
+			return nil, invalid.Plainf("invalid filter 'reference=%.200s': %w", v, err)
+		}
+	}
+	return func(img *core.Image) bool {
+		at := created(*img)
+		switch {
+		case !before.IsZero() && !at.Before(before), !after.IsZero() && !at.After(after), !f.Labels(img.Config.Config.Labels):
+			return false
+		}
+		if f.Has("reference") {
+			img.Names = slices.DeleteFunc(slices.Clone(img.Names), func(n string) bool { return !matches(f, n) })
+			img.Digests = slices.DeleteFunc(slices.Clone(img.Digests), func(n string) bool { return !matches(f, n) })
+			if len(img.Names)+len(img.Digests) == 0 {
+				return false
+			}
+		}
+		if danglingSet && dangling {
+			return len(img.Names) == 0
+		}
+		return !danglingSet || len(img.Names)+len(img.Digests) > 0
+	}, nil
+}
+
+// anyName is a name to try patterns on.
+var anyName, _ = reference.ParseNormalizedNamed("a") //nolint:gochecknoglobals // a constant
+
+// matches reports whether a name matches one of the patterns of the filter reference.
+func matches(f dockerhttp.Filters, name string) bool {
+	named, err := reference.ParseNormalizedNamed(name)
+	if err != nil {
+		return false
+	}
+	return f.Any("reference", func(pattern string) bool {
+		ok, err := reference.FamiliarMatch(pattern, named)
+		return err == nil && ok
+	})
+}
+
+func earliest(a, b time.Time) time.Time {
+	if a.IsZero() || b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// moment reads the time of a filter: a duration before now, or a time.
+func moment(text string) (time.Time, error) {
+	if d, err := time.ParseDuration(text); err == nil {
+		return time.Now().Add(-d), nil
+	}
+	for _, layout := range []string{"2006-01-02T15:04:05", "2006-01-02T15:04", "2006-01-02"} {
+		if at, err := time.ParseInLocation(layout, text, time.Local); err == nil {
+			return at, nil
+		}
+	}
+	return dockerhttp.Moment("until", text)
+}
+
+// created returns when an image was made; the zero time if it does not say.
+func created(img core.Image) time.Time {
+	if img.Config.Created == nil {
+		return time.Time{}
+	}
+	return *img.Config.Created
+}
+
+// unix returns a time in seconds; 0 for none.
+func unix(at *time.Time) int64 {
+	if at == nil {
+		return 0
+	}
+	return at.Unix()
+}
+
+// size returns the bytes of an image's files.
+func size(img core.Image) int64 {
+	if img.Unpacked > 0 {
+		return img.Unpacked
+	}
+	return img.Size
+}
+
+// chains returns the identities of an image's layers, the lowest first: each stands for the layers below, too.
+func chains(img core.Image) []digest.Digest {
+	return identity.ChainIDs(slices.Clone(img.Config.RootFS.DiffIDs))
+}
+
+// layerUses counts the images that have each layer.
+func layerUses(images []core.Image) map[digest.Digest]int {
+	uses := map[digest.Digest]int{}
+	for _, img := range images {
+		for _, c := range chains(img) {
+			uses[c]++
+		}
+	}
+	return uses
+}
+
+func sharedSize(img core.Image, uses map[digest.Digest]int) (bytes int64) {
+	for i, c := range chains(img) {
+		if uses[c] > 1 && i < len(img.Layers) {
+			bytes += img.Layers[i]
+		}
+	}
+	return bytes
+}
+
+// inspect answers GET /images/NAME/json.
+func (s *Server) inspect(w http.ResponseWriter, r *dockerhttp.Request) error {
+	img, err := s.findFor(r, r.Vars["name"])
+	if err != nil {
+		return err
+	}
+	doc := s.document(img.Image)
+	if !r.API.Before(configSince) {
+		return dockerhttp.Reply(w, http.StatusOK, doc)
+	}
+	if r.API.Before(virtualUntil) {
+		doc.VirtualSize = doc.Size
+	}
+	return dockerhttp.Reply(w, http.StatusOK, oldImage{doc, oldConfig(*doc.Config)})
+}
+
+// findFor is find for a request that may have a platform.
+func (s *Server) findFor(r *dockerhttp.Request, name string) (found, error) {
+	img, err := s.find(r.Context(), name)
+	if err != nil {
+		return found{}, err
+	}
+	return img, checkPlatform(r, name, img.Image)
+}
+
+// checkPlatform returns NotFound if a request has a platform in JSON and the image has another one.
+func checkPlatform(r *dockerhttp.Request, name string, img core.Image) error {
+	want, err := platformOf(r)
+	if err != nil || want == nil {
+		return err
+	}
+	have := img.Config.Platform
+	if !platforms.OnlyStrict(*want).Match(have) {
+		return errdefs.ErrNotFound.WithMessage("image with reference " + name + " was found but its platform (" + platforms.FormatAll(have) +
+			") does not match the specified platform (" + platforms.FormatAll(*want) + ")")
+	}
+	return nil
+}
+
+// platformOf reads the platform of a request in JSON; nil for none.
+func platformOf(r *dockerhttp.Request) (*ocispec.Platform, error) {
+	text := r.Get("platform")
+	if text == "" {
+		return nil, nil
+	}
+	var p ocispec.Platform
+	if err := json.Unmarshal([]byte(text), &p); err != nil || p.OS == "" || p.Architecture == "" {
+		return nil, invalid.Plainf("invalid platform %.200q: it must be JSON with os and architecture", text)
+	}
+	return &p, nil
+}
+
+func (s *Server) document(img core.Image) dockertypes.Image {
+	c := img.Config
+	doc := dockertypes.Image{
+		ID: img.ID.String(), RepoTags: familiars(img.Names), RepoDigests: familiars(img.Digests), Author: c.Author, Architecture: c.Architecture,
+		Variant: c.Variant, Os: c.OS, OsVersion: c.OSVersion, Size: size(img), GraphDriver: dockertypes.GraphDriver{Name: s.Driver},
+		RootFS: dockertypes.RootFS{Type: "layers"}, Metadata: dockertypes.ImageMetadata{LastTagTime: img.Pulled}, Config: config(img),
+	}
+	if n := len(c.History); n > 0 {
+		doc.Comment = c.History[n-1].Comment
+	}
+	if c.Created != nil {
+		doc.Created = c.Created.Format(time.RFC3339Nano)
+	}
+	for _, d := range c.RootFS.DiffIDs {
+		doc.RootFS.Layers = append(doc.RootFS.Layers, d.String())
+	}
+	return doc
+}
+
+func config(img core.Image) *dockertypes.ImageConfig {
+	c := img.Config.Config
+	out := &dockertypes.ImageConfig{
+		OCIConfig: dockertypes.OCIConfig{
+			User: c.User, ExposedPorts: c.ExposedPorts, Env: c.Env, Entrypoint: c.Entrypoint, Cmd: c.Cmd, Volumes: c.Volumes, WorkingDir: c.WorkingDir,
+			Labels: c.Labels, StopSignal: c.StopSignal, ArgsEscaped: c.ArgsEscaped, //nolint:staticcheck // deprecated, and shown
+		},
+		OCIConfigExt: dockertypes.OCIConfigExt{OnBuild: img.OnBuild, Shell: img.Shell},
+	}
+	if h := img.Health; h != nil {
+		out.Healthcheck = &dockertypes.HealthConfig{
+			Test: h.Test, Interval: h.Interval, Timeout: h.Timeout, StartPeriod: h.StartPeriod, StartInterval: h.StartInterval, Retries: h.Retries,
+		}
+	}
+	return out
+}
+
+// oldImage is the document before 1.50: its config has all members of a container's.
+type oldImage struct {
+	dockertypes.Image
+	Config dockertypes.Config
+}
+
+func oldConfig(c dockertypes.ImageConfig) dockertypes.Config {
+	out := dockertypes.Config{
+		User: c.User, Env: c.Env, Cmd: c.Cmd, Healthcheck: c.Healthcheck, ArgsEscaped: c.ArgsEscaped, Volumes: c.Volumes, WorkingDir: c.WorkingDir,
+		Entrypoint: c.Entrypoint, OnBuild: c.OnBuild, Labels: c.Labels, StopSignal: c.StopSignal, Shell: c.Shell,
+	}
+	for p := range c.ExposedPorts {
+		if out.ExposedPorts == nil {
+			out.ExposedPorts = map[dockertypes.Port]struct{}{}
+		}
+		out.ExposedPorts[dockertypes.Port(p)] = struct{}{}
+	}
+	return out
+}
+
+// history answers GET /images/NAME/history, the newest entry first.
+func (s *Server) history(w http.ResponseWriter, r *dockerhttp.Request) error {
+	img, err := s.findFor(r, r.Vars["name"])
+	if err != nil {
+		return err
+	}
+	out := []dockertypes.ImageHistory{}
+	layer := 0
+	for _, h := range img.Config.History {
+		entry := dockertypes.ImageHistory{Comment: h.Comment, Created: unix(h.Created), CreatedBy: h.CreatedBy, ID: "<missing>"}
+		if !h.EmptyLayer {
+			if layer < len(img.Layers) {
+				entry.Size = img.Layers[layer]
+			}
+			layer++
+		}
+		out = append(out, entry)
+	}
+	slices.Reverse(out)
+	if len(out) > 0 {
+		out[0].ID, out[0].Tags = img.ID.String(), familiars(img.Names)
+		if len(img.Names) == 0 {
+			out[0].Tags = nil
+		}
+	}
+	return dockerhttp.Reply(w, http.StatusOK, out)
+}
