@@ -1,22 +1,12 @@
 package control
 
 import (
-	"bufio"
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"runtime"
-	"strconv"
-	"strings"
-	"syscall"
-
-	"golang.org/x/sys/unix"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/hostinfo"
 )
 
 // Info describes the node and the number of its objects.
@@ -25,11 +15,9 @@ func (s *nodeServer) Info(ctx context.Context, _ *longshorev1.InfoRequest) (*lon
 	if err != nil {
 		return nil, err
 	}
-	resp := &longshorev1.InfoResponse{Version: version, Cpus: int32(runtime.NumCPU()), System: system("/etc/os-release")}
-	resp.Hostname, _ = os.Hostname()
-	var info unix.Sysinfo_t
-	if err := unix.Sysinfo(&info); err == nil {
-		resp.MemoryBytes = info.Totalram * uint64(info.Unit)
+	host := hostinfo.Read()
+	resp := &longshorev1.InfoResponse{
+		Version: version, Cpus: int32(host.CPUs), System: host.System, Hostname: host.Name, MemoryBytes: host.Memory,
 	}
 	containers, err := s.srv.all.Stored.Containers()
 	if err != nil {
@@ -72,24 +60,6 @@ func (s *nodeServer) Info(ctx context.Context, _ *longshorev1.InfoRequest) (*lon
 		}
 	}
 	return resp, nil
-}
-
-// system returns the name of the operating system from the file os-release, "" without one.
-func system(path string) string {
-	raw, err := os.ReadFile(path)
-	if err != nil {
-		return ""
-	}
-	lines := bufio.NewScanner(bytes.NewReader(raw))
-	for lines.Scan() {
-		if name, ok := strings.CutPrefix(lines.Text(), "PRETTY_NAME="); ok {
-			if plain, err := strconv.Unquote(name); err == nil {
-				return plain
-			}
-			return strings.Trim(name, `'"`)
-		}
-	}
-	return ""
 }
 
 // DiskUsage returns the disk usage of each image, container and volume.
@@ -139,7 +109,7 @@ func (s *nodeServer) DiskUsage(ctx context.Context, _ *longshorev1.DiskUsageRequ
 		for _, v := range volumes {
 			u := &longshorev1.Usage{Owner: string(o), Name: v.Name, Active: usedVolume[[2]string{string(o), v.Name}]}
 			if len(v.Options) == 0 { // the content of volumes with options is not on this disk
-				if u.Bytes, err = treeBytes(ctx, v.Path); err != nil {
+				if u.Bytes, err = hostinfo.TreeBytes(ctx, v.Path); err != nil {
 					return nil, fmt.Errorf("measure volume %s: %w", v.Name, err)
 				}
 			}
@@ -152,57 +122,4 @@ func (s *nodeServer) DiskUsage(ctx context.Context, _ *longshorev1.DiskUsageRequ
 	}
 	resp.StoreBytes = usage.Bytes
 	return resp, nil
-}
-
-// treeBytes returns the disk usage of a directory's files, each counted once. It follows no link
-// and goes into no other filesystem.
-func treeBytes(ctx context.Context, dir string) (uint64, error) {
-	type file struct{ dev, ino uint64 }
-	seen := map[file]bool{}
-	root, err := os.OpenRoot(dir) // a container owns the content, and may replace directories by links
-	if errors.Is(err, fs.ErrNotExist) {
-		return 0, nil
-	}
-	if err != nil {
-		return 0, err
-	}
-	defer func() { _ = root.Close() }()
-	var bytes, device uint64
-	err = fs.WalkDir(root.FS(), ".", func(path string, d fs.DirEntry, err error) error {
-		switch {
-		case ctx.Err() != nil:
-			return ctx.Err()
-		case errors.Is(err, fs.ErrNotExist):
-			return nil // it was removed meanwhile
-		case err != nil:
-			return err
-		}
-		info, err := d.Info()
-		if err != nil {
-			return nil //nolint:nilerr // it was removed meanwhile
-		}
-		st, ok := info.Sys().(*syscall.Stat_t)
-		if !ok {
-			return nil
-		}
-		if path == "." {
-			device = st.Dev
-		}
-		if st.Dev != device {
-			if d.IsDir() {
-				return fs.SkipDir
-			}
-			return nil
-		}
-		f := file{st.Dev, st.Ino}
-		if st.Nlink > 1 && !d.IsDir() {
-			if seen[f] {
-				return nil
-			}
-			seen[f] = true
-		}
-		bytes += uint64(st.Blocks) * 512
-		return nil
-	})
-	return bytes, err
 }

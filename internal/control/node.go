@@ -17,13 +17,13 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
-	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 	"github.com/longshore/longshore/internal/control/access"
 	"github.com/longshore/longshore/internal/control/view"
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/hostinfo"
 )
 
 // nodeServer serves the Node service.
@@ -46,10 +46,7 @@ func (s *nodeServer) Version(ctx context.Context, _ *longshorev1.VersionRequest)
 			}
 		}
 	}
-	var uts unix.Utsname
-	if err := unix.Uname(&uts); err == nil {
-		resp.Kernel = unix.ByteSliceToString(uts.Release[:])
-	}
+	resp.Kernel = hostinfo.Kernel()
 	infos, err := s.srv.all.Runtimes(ctx)
 	if err != nil {
 		return nil, err

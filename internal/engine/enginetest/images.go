@@ -89,7 +89,7 @@ func (s *Images) add(name string, cfg ocispec.ImageConfig, files map[string]stri
 	defer s.lock.Unlock()
 	img := newImage(cfg, files)
 	s.registry[fullName(name)] = img
-	for _, owner := range []core.Owner{core.OwnerCRI, core.OwnerCLI, core.OwnerNomad, core.OwnerMesos, core.OwnerSwarm, core.OwnerKata, core.OwnerCRIAlpha} {
+	for _, owner := range []core.Owner{core.OwnerCRI, core.OwnerCLI, core.OwnerNomad, core.OwnerMesos, core.OwnerSwarm, core.OwnerKata, core.OwnerCRIAlpha, core.OwnerDocker} {
 		s.name(owner, fullName(name), img)
 	}
 	return s.image(core.OwnerCLI, img)

@@ -11,12 +11,12 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
-	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/dockerhttp"
 	"github.com/longshore/longshore/internal/dockertypes"
 	"github.com/longshore/longshore/internal/engine"
+	"github.com/longshore/longshore/internal/hostinfo"
 	"github.com/longshore/longshore/internal/invalid"
 	kernel "github.com/longshore/longshore/internal/stats"
 )
@@ -118,7 +118,7 @@ func (s *Server) sample(ctx context.Context, id core.ID) (dockertypes.Stats, err
 	doc.Read = st.At
 	fill(&doc, &st, s.Engine.Stats.Cgroups.Mode() == core.CgroupV2)
 	doc.CPUStats.SystemUsage, doc.CPUStats.OnlineCPUs = system, cpus
-	if total := memory(); doc.MemoryStats.Limit == 0 || doc.MemoryStats.Limit > total {
+	if total := hostinfo.Memory(); doc.MemoryStats.Limit == 0 || doc.MemoryStats.Limit > total {
 		doc.MemoryStats.Limit = total
 	}
 	doc.Networks, err = s.networks(ctx, &c)
@@ -211,13 +211,4 @@ func cpuTime(stat []byte) (total uint64, cpus uint32, err error) {
 		}
 	}
 	return total, cpus, nil
-}
-
-// memory returns the size of the node's memory in bytes.
-func memory() uint64 {
-	var info unix.Sysinfo_t
-	if err := unix.Sysinfo(&info); err != nil {
-		return 0
-	}
-	return info.Totalram * uint64(info.Unit)
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/longshore/longshore/internal/dockertypes"
 	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/engine/enginetest"
+	"github.com/longshore/longshore/internal/hostinfo"
 )
 
 // rig is a Server over an engine with fakes.
@@ -154,7 +155,7 @@ func TestOnce(t *testing.T) {
 		if len(docs) != 1 || docs[0].PreRead.IsZero() || docs[0].PreCPUStats.CPUUsage.TotalUsage != 100 || time.Since(began) != time.Second {
 			t.Errorf("%d documents after %v: %+v", len(docs), time.Since(began), docs)
 		}
-		if docs[0].MemoryStats.Limit != memory() {
+		if docs[0].MemoryStats.Limit != hostinfo.Memory() {
 			t.Errorf("limit %d of a container without one", docs[0].MemoryStats.Limit)
 		}
 		began = time.Now()
