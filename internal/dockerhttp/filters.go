@@ -19,6 +19,20 @@ const maxFilters = 64 << 10
 // ParseFilters reads a query's filters, in the present form, {"key": {"value": true}}, or in the older one, {"key": ["value"]}.
 // Unknown keys are InvalidArgument.
 func ParseFilters(text string, known ...string) (Filters, error) {
+	f, err := ParseAnyFilters(text)
+	if err != nil {
+		return nil, err
+	}
+	for _, k := range slices.Sorted(maps.Keys(f)) {
+		if !slices.Contains(known, k) {
+			return nil, invalid.Errorf("invalid filter '%.80s'", k)
+		}
+	}
+	return f, nil
+}
+
+// ParseAnyFilters is ParseFilters without a check of the keys, for events: dockerd ignores their unknown filters.
+func ParseAnyFilters(text string) (Filters, error) {
 	f := Filters{}
 	if text == "" {
 		return f, nil
@@ -37,11 +51,6 @@ func ParseFilters(text string, known ...string) (Filters, error) {
 			for _, v := range values {
 				f[k][v] = true
 			}
-		}
-	}
-	for _, k := range slices.Sorted(maps.Keys(f)) {
-		if !slices.Contains(known, k) {
-			return nil, invalid.Errorf("invalid filter '%.80s'", k)
 		}
 	}
 	return f, nil

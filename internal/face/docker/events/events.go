@@ -93,7 +93,7 @@ func (s *Server) events(w http.ResponseWriter, r *dockerhttp.Request) error {
 	if !until.IsZero() && until.Before(since) {
 		return invalid.Plainf("`since` time (%s) cannot be after `until` time (%s)", r.Get("since"), r.Get("until"))
 	}
-	f, err := r.Filters(known()...)
+	f, err := dockerhttp.ParseAnyFilters(r.Get("filters"))
 	if err != nil {
 		return err
 	}

@@ -21,10 +21,7 @@ func byName() []string {
 	return []string{Container, Network, Volume, "daemon", "plugin", "node", "service", "secret", "config"}
 }
 
-// known are all filters.
-func known() []string { return append(byName(), "type", "event", "label", "scope", Image) }
-
-// selects reports whether filters select an event. A filter of one type excludes the events of others.
+// selects reports whether filters select an event. Unknown filters select all. A filter of one type excludes the events of others.
 func selects(f dockerhttp.Filters, e *dockertypes.Event) bool {
 	for _, typ := range byName() {
 		if f.Has(typ) && (e.Type != typ || !f.Prefix(typ, e.Actor.ID) && !f.Prefix(typ, e.Actor.Attributes["name"])) {
