@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -23,7 +24,8 @@ type Registry struct {
 	// Host is the first part of names on it: 127.0.0.1:port.
 	Host string
 
-	mu        sync.Mutex // guards blobs, types, tags, requests, intercept
+	mu        sync.Mutex        // guards blobs, types, tags, requests, intercept, uploads
+	uploads   map[string][]byte // "id": content of PATCH requests
 	blobs     map[digest.Digest][]byte
 	types     map[digest.Digest]string
 	tags      map[string]digest.Digest // "repo:tag"
@@ -52,7 +54,7 @@ func Serve(l net.Listener) (*Registry, *http.Server) {
 
 // Unstarted returns a registry as a plain http.Handler; Host is empty.
 func Unstarted() *Registry {
-	return &Registry{blobs: map[digest.Digest][]byte{}, types: map[digest.Digest]string{}, tags: map[string]digest.Digest{}}
+	return &Registry{blobs: map[digest.Digest][]byte{}, types: map[digest.Digest]string{}, tags: map[string]digest.Digest{}, uploads: map[string][]byte{}}
 }
 
 // Push stores an image under repository and tag and returns its full name.
@@ -161,7 +163,23 @@ func (r *Registry) take(w http.ResponseWriter, req *http.Request) bool {
 	up, m := uploadPath.FindStringSubmatch(req.URL.Path), apiPath.FindStringSubmatch(req.URL.Path)
 	switch {
 	case up != nil && req.Method == http.MethodPost:
-		w.Header().Set("Location", "/v2/"+up[1]+"/blobs/uploads/1?state=a%2Fb")
+		r.mu.Lock()
+		id := strconv.Itoa(len(r.uploads))
+		r.uploads[id] = nil
+		r.mu.Unlock()
+		w.Header().Set("Location", "/v2/"+up[1]+"/blobs/uploads/"+id+"?state=a%2Fb")
+		w.WriteHeader(http.StatusAccepted)
+		return true
+	case up != nil && req.Method == http.MethodPatch:
+		body, err := io.ReadAll(req.Body)
+		if err != nil {
+			return true // the client is gone
+		}
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.uploads[up[2]] = append(r.uploads[up[2]], body...)
+		w.Header().Set("Location", req.URL.RequestURI())
+		w.Header().Set("Range", "0-"+strconv.Itoa(max(0, len(r.uploads[up[2]])-1)))
 		w.WriteHeader(http.StatusAccepted)
 		return true
 	case up == nil && (m == nil || req.Method != http.MethodPut):
@@ -170,6 +188,11 @@ func (r *Registry) take(w http.ResponseWriter, req *http.Request) bool {
 	body, err := io.ReadAll(req.Body)
 	if err != nil {
 		return true // the client is gone
+	}
+	if up != nil {
+		r.mu.Lock()
+		body = append(r.uploads[up[2]], body...)
+		r.mu.Unlock()
 	}
 	d := digest.FromBytes(body)
 	refuse := func(code string) {
@@ -203,6 +226,7 @@ func (r *Registry) take(w http.ResponseWriter, req *http.Request) bool {
 	if !strings.Contains(m[3], ":") {
 		r.tags[m[1]+":"+m[3]] = d
 	}
+	w.Header().Set("Docker-Content-Digest", d.String())
 	w.WriteHeader(http.StatusCreated)
 	return true
 }
