@@ -377,18 +377,23 @@ func TestDieDelay(t *testing.T) {
 		s := &Server{}
 		c := &container{name: "web", started: time.Now()}
 		e := &core.Event{Container: "c1", At: time.Now().Add(90 * time.Second), Autopsy: &core.Autopsy{Exit: core.Exit{Signal: 9}}}
-		var said map[string]string
+		var said map[string]string // mu guards it
+		read := func() map[string]string {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return said
+		}
 		s.mu.Lock()
 		s.ended(c, e, func(_ string, more map[string]string) { said = more })
 		s.mu.Unlock()
 		synctest.Wait()
-		if said != nil {
+		if read() != nil {
 			t.Error("die came at once")
 		}
 		<-time.After(dieDelay)
 		synctest.Wait()
-		if said["exitCode"] != "137" || said["execDuration"] != "90" {
-			t.Errorf("die %v", said)
+		if die := read(); die["exitCode"] != "137" || die["execDuration"] != "90" {
+			t.Errorf("die %v", die)
 		}
 	})
 }
