@@ -21,13 +21,15 @@ import (
 	kernel "github.com/longshore/longshore/internal/stats"
 )
 
-// Server has the usage of one owner's containers. All fields are required.
+// Server has the usage of one owner's containers. All fields but HidesEnv are required.
 type Server struct {
 	Engine *engine.Client
 	// Container finds a container by its id, its name or the beginning of its id.
 	Container func(ctx context.Context, ref string) (core.Container, error)
 	// Publish adds an event.
 	Publish func(typ, action, id string, attributes map[string]string)
+	// HidesEnv reports whether a client must not see environments, which ps can print; nil is no client.
+	HidesEnv func(ctx context.Context) bool
 }
 
 // Routes adds the handlers.

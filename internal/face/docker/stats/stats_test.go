@@ -28,6 +28,7 @@ import (
 // rig is a Server over an engine with fakes.
 type rig struct {
 	*enginetest.Node
+	s      *Server
 	mux    *dockerhttp.Mux
 	c      core.Container
 	events []string
@@ -38,7 +39,7 @@ func newRig(t *testing.T) *rig {
 	r := &rig{Node: enginetest.New(t)}
 	eng := r.As(core.OwnerDocker)
 	r.c = r.Running(r.Pod(core.OwnerDocker, "web"), "web", r.AddImage("busybox", ocispec.ImageConfig{}, nil), "run")
-	s := &Server{
+	r.s = &Server{
 		Engine: eng,
 		Container: func(ctx context.Context, ref string) (core.Container, error) {
 			c, err := eng.ContainerByKey(ctx, core.Key(ref))
@@ -50,7 +51,7 @@ func newRig(t *testing.T) *rig {
 		Publish: func(typ, action, id string, _ map[string]string) { r.events = append(r.events, typ+" "+action+" "+id) },
 	}
 	r.mux = &dockerhttp.Mux{Versions: dockerhttp.Range{Min: dockerhttp.MustParse("1.24"), Max: dockerhttp.MustParse("1.51")}}
-	s.Routes(r.mux)
+	r.s.Routes(r.mux)
 	return r
 }
 
@@ -301,6 +302,18 @@ func TestTop(t *testing.T) {
 	}
 	if want := []string{"container top " + string(r.c.ID)}; !slices.Equal(r.events, want) {
 		t.Errorf("events %q, want %q", r.events, want)
+	}
+}
+
+// TestReadersSeeNoEnvironment shows that a client of the read socket cannot have ps print environments.
+func TestReadersSeeNoEnvironment(t *testing.T) {
+	r := newRig(t)
+	r.s.HidesEnv = func(context.Context) bool { return true }
+	for args, want := range map[string]int{"": http.StatusOK, "-ef": http.StatusOK, "auxe": http.StatusForbidden, "-ef+e": http.StatusForbidden, "-o+pid,environ": http.StatusForbidden} {
+		w := httptest.NewRecorder()
+		if r.mux.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/containers/web/top?ps_args="+args, nil)); w.Code != want {
+			t.Errorf("%q: %d %s", args, w.Code, w.Body)
+		}
 	}
 }
 

@@ -39,6 +39,9 @@ func (s *Server) top(w http.ResponseWriter, r *dockerhttp.Request) error {
 	if err != nil {
 		return err
 	}
+	if s.HidesEnv != nil && s.HidesEnv(r.Context()) && strings.Join(args, " ") != standard {
+		return errdefs.ErrPermissionDenied.WithMessage("this socket lists processes without ps_args only, because ps can print environments")
+	}
 	switch {
 	case c.Restarting():
 		return errdefs.ErrFailedPrecondition.WithMessage(fmt.Sprintf("Container %s is restarting, wait until the container is running", c.ID))
