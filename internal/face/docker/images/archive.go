@@ -73,6 +73,9 @@ func (s *Server) named(ctx context.Context, text string) ([]found, error) {
 		}
 	}
 	f, err := s.find(ctx, text)
+	if errdefs.IsNotFound(err) {
+		err = noImage(text)
+	}
 	return []found{f}, err
 }
 

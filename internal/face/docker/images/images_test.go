@@ -171,15 +171,18 @@ func TestPullShowsEachLayer(t *testing.T) {
 	if list[0].Status != "Pulling from lib/app" || list[0].ID != "v1" {
 		t.Errorf("first %+v", list[0])
 	}
-	last := map[string]string{}
+	last, all := map[string]string{}, map[string][]string{}
 	for _, m := range list[1 : len(list)-2] {
 		last[m.ID] = m.Status
+		if m.Status != "Downloading" && m.Status != "Extracting" {
+			all[m.ID] = append(all[m.ID], m.Status)
+		}
 		if m.Progress == nil {
 			t.Errorf("%+v has no progressDetail", m)
 		}
 	}
 	for _, l := range b.Layers {
-		if got := last[l.Digest.Encoded()[:12]]; got != "Pull complete" {
+		if got := all[l.Digest.Encoded()[:12]]; !slices.Equal(got, []string{"Pulling fs layer", "Download complete", "Pull complete"}) {
 			t.Errorf("layer %s: %q", l.Digest, got)
 		}
 	}
@@ -195,8 +198,12 @@ func TestPullShowsEachLayer(t *testing.T) {
 		t.Errorf("by digest: %+v", again)
 	}
 	again = messages(t, r.want(200, "POST", "/images/create?fromImage="+r.reg.Host+"/lib/app&tag=v1&platform=linux", nil, nil))
-	if text := again[len(again)-1].Status; text != "Status: Image is up to date for "+name {
-		t.Errorf("the second time: %q", text)
+	if text := again[len(again)-1].Status; text != "Status: Image is up to date for "+name || len(again) != 3 {
+		t.Errorf("the second time: %+v", again)
+	}
+	again = messages(t, r.want(200, "POST", "/images/create?fromImage="+r.reg.Host+"/lib/app&tag=v1&platform=linux/s390x", nil, nil))
+	if text := again[len(again)-1].Status; !strings.HasPrefix(text, "WARNING: ") || !strings.Contains(text, "does not match the specified platform (linux/s390x)") {
+		t.Errorf("of another platform: %q", text)
 	}
 }
 

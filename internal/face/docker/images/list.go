@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"slices"
 	"time"
@@ -23,10 +24,11 @@ import (
 
 // The versions from that on members of images changed.
 const (
-	noneSince    = "1.43" // an image without names has empty lists; before, <none>
-	virtualUntil = "1.44" // before, VirtualSize
-	countedSince = "1.51" // lists count containers
-	configSince  = "1.50" // an image's config has only the members of images
+	noneSince      = "1.43" // an image without names has empty lists; before, <none>
+	virtualUntil   = "1.44" // before, VirtualSize, and a time for images without one
+	containerUntil = "1.45" // before, ContainerConfig
+	configSince    = "1.50" // an image's config has only the members of images
+	countedSince   = "1.51" // lists count containers
 )
 
 // list answers GET /images/json.
@@ -233,13 +235,20 @@ func (s *Server) inspect(w http.ResponseWriter, r *dockerhttp.Request) error {
 		return err
 	}
 	doc := s.document(img.Image)
-	if !r.API.Before(configSince) {
-		return dockerhttp.Reply(w, http.StatusOK, doc)
-	}
 	if r.API.Before(virtualUntil) {
 		doc.VirtualSize = doc.Size
+		if doc.Created == "" {
+			doc.Created = time.Time{}.Format(time.RFC3339Nano)
+		}
 	}
-	return dockerhttp.Reply(w, http.StatusOK, oldImage{doc, oldConfig(*doc.Config)})
+	if r.API.Before(containerUntil) {
+		doc.ContainerConfig = &dockertypes.Config{}
+	}
+	c := config(img.Image)
+	if r.API.Before(configSince) {
+		return dockerhttp.Reply(w, http.StatusOK, oldImage{doc, oldConfig(c)})
+	}
+	return dockerhttp.Reply(w, http.StatusOK, shownImage{doc, c})
 }
 
 // findFor is find for a request that may have a platform.
@@ -257,12 +266,16 @@ func checkPlatform(r *dockerhttp.Request, name string, img core.Image) error {
 	if err != nil || want == nil {
 		return err
 	}
-	have := img.Config.Platform
-	if !platforms.OnlyStrict(*want).Match(have) {
-		return errdefs.ErrNotFound.WithMessage("image with reference " + name + " was found but its platform (" + platforms.FormatAll(have) +
-			") does not match the specified platform (" + platforms.FormatAll(*want) + ")")
+	if !platforms.OnlyStrict(*want).Match(img.Config.Platform) {
+		return errdefs.ErrNotFound.WithMessage(otherPlatform(name, img, *want))
 	}
 	return nil
+}
+
+// otherPlatform says that an image is not of the platform that a request wants.
+func otherPlatform(name string, img core.Image, want ocispec.Platform) string {
+	return fmt.Sprintf("image with reference %s was found but its platform (%s) does not match the specified platform (%s)",
+		name, platforms.FormatAll(img.Config.Platform), platforms.FormatAll(want))
 }
 
 // platformOf reads the platform of a request in JSON; nil for none.
@@ -283,7 +296,7 @@ func (s *Server) document(img core.Image) dockertypes.Image {
 	doc := dockertypes.Image{
 		ID: img.ID.String(), RepoTags: familiars(img.Names), RepoDigests: familiars(img.Digests), Author: c.Author, Architecture: c.Architecture,
 		Variant: c.Variant, Os: c.OS, OsVersion: c.OSVersion, Size: size(img), GraphDriver: dockertypes.GraphDriver{Name: s.Driver},
-		RootFS: dockertypes.RootFS{Type: "layers"}, Metadata: dockertypes.ImageMetadata{LastTagTime: img.Pulled}, Config: config(img),
+		RootFS: dockertypes.RootFS{Type: "layers"}, Metadata: dockertypes.ImageMetadata{LastTagTime: img.Pulled},
 	}
 	if n := len(c.History); n > 0 {
 		doc.Comment = c.History[n-1].Comment
@@ -297,14 +310,40 @@ func (s *Server) document(img core.Image) dockertypes.Image {
 	return doc
 }
 
-func config(img core.Image) *dockertypes.ImageConfig {
+// imageConfig is the config in the document of an image. Unlike that of docker inspect, the API has most of its members in any case.
+type imageConfig struct {
+	User         string
+	ExposedPorts map[dockertypes.Port]struct{} `json:",omitempty"`
+	Env          []string
+	Cmd          []string
+	Healthcheck  *dockertypes.HealthConfig `json:",omitempty"`
+	ArgsEscaped  bool                      `json:",omitempty"`
+	Volumes      map[string]struct{}
+	WorkingDir   string
+	Entrypoint   []string
+	OnBuild      []string
+	Labels       map[string]string
+	StopSignal   string   `json:",omitempty"`
+	Shell        []string `json:",omitempty"`
+}
+
+// shownImage is the document of an image.
+type shownImage struct {
+	dockertypes.Image
+	Config imageConfig
+}
+
+func config(img core.Image) imageConfig {
 	c := img.Config.Config
-	out := &dockertypes.ImageConfig{
-		OCIConfig: dockertypes.OCIConfig{
-			User: c.User, ExposedPorts: c.ExposedPorts, Env: c.Env, Entrypoint: c.Entrypoint, Cmd: c.Cmd, Volumes: c.Volumes, WorkingDir: c.WorkingDir,
-			Labels: c.Labels, StopSignal: c.StopSignal, ArgsEscaped: c.ArgsEscaped, //nolint:staticcheck // deprecated, and shown
-		},
-		OCIConfigExt: dockertypes.OCIConfigExt{OnBuild: img.OnBuild, Shell: img.Shell},
+	out := imageConfig{
+		User: c.User, Env: c.Env, Cmd: c.Cmd, Volumes: c.Volumes, WorkingDir: c.WorkingDir, Entrypoint: c.Entrypoint, OnBuild: img.OnBuild,
+		Labels: c.Labels, StopSignal: c.StopSignal, Shell: img.Shell, ArgsEscaped: c.ArgsEscaped, //nolint:staticcheck // deprecated, and shown
+	}
+	for p := range c.ExposedPorts {
+		if out.ExposedPorts == nil {
+			out.ExposedPorts = map[dockertypes.Port]struct{}{}
+		}
+		out.ExposedPorts[dockertypes.Port(p)] = struct{}{}
 	}
 	if h := img.Health; h != nil {
 		out.Healthcheck = &dockertypes.HealthConfig{
@@ -320,18 +359,11 @@ type oldImage struct {
 	Config dockertypes.Config
 }
 
-func oldConfig(c dockertypes.ImageConfig) dockertypes.Config {
-	out := dockertypes.Config{
-		User: c.User, Env: c.Env, Cmd: c.Cmd, Healthcheck: c.Healthcheck, ArgsEscaped: c.ArgsEscaped, Volumes: c.Volumes, WorkingDir: c.WorkingDir,
-		Entrypoint: c.Entrypoint, OnBuild: c.OnBuild, Labels: c.Labels, StopSignal: c.StopSignal, Shell: c.Shell,
+func oldConfig(c imageConfig) dockertypes.Config {
+	return dockertypes.Config{
+		User: c.User, ExposedPorts: c.ExposedPorts, Env: c.Env, Cmd: c.Cmd, Healthcheck: c.Healthcheck, ArgsEscaped: c.ArgsEscaped, Volumes: c.Volumes,
+		WorkingDir: c.WorkingDir, Entrypoint: c.Entrypoint, OnBuild: c.OnBuild, Labels: c.Labels, StopSignal: c.StopSignal, Shell: c.Shell,
 	}
-	for p := range c.ExposedPorts {
-		if out.ExposedPorts == nil {
-			out.ExposedPorts = map[dockertypes.Port]struct{}{}
-		}
-		out.ExposedPorts[dockertypes.Port(p)] = struct{}{}
-	}
-	return out
 }
 
 // history answers GET /images/NAME/history, the newest entry first.

@@ -105,8 +105,13 @@ func TestInspect(t *testing.T) {
 			}
 		}
 	}
+	for version, absent := range map[string]string{"1.51": "Hostname", "1.49": "ContainerConfig", "1.45": "ContainerConfig", "1.44": "VirtualSize"} {
+		if text := r.want(200, "GET", "/v"+version+"/images/nginx:v2/json", nil, nil); strings.Contains(text, `"`+absent+`"`) || !strings.Contains(text, `"Entrypoint":null`) {
+			t.Errorf("%s has %s, or no Entrypoint: %s", version, absent, text)
+		}
+	}
 	old := r.want(200, "GET", "/v1.43/images/nginx:v2/json", nil, nil)
-	for _, member := range []string{`"Hostname":""`, `"VirtualSize":`, `"80/tcp":{}`, `"Shell":["/bin/bash","-c"]`} {
+	for _, member := range []string{`"Hostname":""`, `"VirtualSize":`, `"80/tcp":{}`, `"Created":"0001-01-01T00:00:00Z"`, `"ContainerConfig":{`, `"Shell":["/bin/bash","-c"]`} {
 		if !strings.Contains(old, member) {
 			t.Errorf("before 1.44 it lacks %s: %s", member, old)
 		}
@@ -332,7 +337,7 @@ func TestSaveAndLoad(t *testing.T) {
 			t.Errorf("%s: %s", how, got)
 		}
 	}
-	r.refused(404, "GET", "/images/absent/get", "No such image: absent:latest")
+	r.refused(404, "GET", "/images/absent/get", "No such image: absent")
 	r.refused(400, "GET", "/images/get", "name at least one image")
 	r.refused(404, "GET", "/images/get?names="+repo+"&names=absent:x", "No such image: absent:x")
 }

@@ -33,6 +33,8 @@ type progress struct {
 	out   *dockerhttp.Stream
 	words words
 	skip  digest.Digest // a blob that is not a layer
+	// moving holds the messages about layers back until one of them is transferred: docker shows none if the image is up to date.
+	moving bool
 	// first is sent before everything else, once the image is resolved.
 	first []dockertypes.Progress
 
@@ -40,14 +42,18 @@ type progress struct {
 	stop    chan struct{}
 	ended   chan struct{} // closed when nothing more is sent
 
-	mu     sync.Mutex // guards layers, begun
+	mu     sync.Mutex // guards layers, begun, moved
 	layers []layerState
 	begun  bool
+	moved  bool
 }
 
+// layerState has the last report about a layer, and the messages that were sent.
 type layerState struct {
 	core.PullProgress
-	sent bool
+	sent   bool // it was sent
+	begun  bool // the layer's first message was sent
+	loaded bool // all bytes were received, and the message about that was not sent
 }
 
 // follow returns a progress that sends from a goroutine of its own until it is finished.
@@ -64,13 +70,16 @@ func (p *progress) step(s core.PullProgress) {
 	}
 	p.mu.Lock()
 	p.begun = true
+	p.moved = p.moved || !p.moving || s.Blob != "" && s.Status != "waiting" && s.Status != "exists"
 	if s.Blob != "" {
 		i := slices.IndexFunc(p.layers, func(l layerState) bool { return l.Blob == s.Blob })
 		if i < 0 {
-			p.layers = append(p.layers, layerState{s, false})
-		} else {
-			p.layers[i] = layerState{s, false}
+			i = len(p.layers)
+			p.layers = append(p.layers, layerState{})
 		}
+		l := &p.layers[i]
+		l.loaded = l.loaded || s.Status == "downloading" && s.Done >= s.Total && l.Status != "done"
+		l.PullProgress, l.sent = s, false
 	}
 	p.mu.Unlock()
 	select {
@@ -116,9 +125,19 @@ func (p *progress) flush() error {
 		list, p.first = p.first, nil
 	}
 	for i := range p.layers {
-		if l := &p.layers[i]; !l.sent {
+		l := &p.layers[i]
+		if p.moving && l.Status == "exists" {
+			l.begun = true // of a pull, such a layer has one message
+		}
+		if p.moved && !l.begun {
+			l.begun = true
+			list = append(list, p.message(core.PullProgress{Blob: l.Blob, Status: "waiting"}))
+		}
+	}
+	for i := range p.layers {
+		if l := &p.layers[i]; p.moved && !l.sent {
 			l.sent = true
-			list = append(list, p.message(l.PullProgress))
+			list = append(list, p.news(l)...)
 		}
 	}
 	p.mu.Unlock()
@@ -130,15 +149,24 @@ func (p *progress) flush() error {
 	return nil
 }
 
+// news returns the messages about a layer's last report. Preconditions: mu is held.
+func (p *progress) news(l *layerState) (list []dockertypes.Progress) {
+	if l.loaded {
+		l.loaded = false
+		m := p.message(l.PullProgress)
+		m.Status, m.Progress = "Download complete", &dockertypes.ProgressDetail{}
+		list = append(list, m)
+	}
+	if l.Status == "waiting" || l.Status == "downloading" && l.Done >= l.Total {
+		return list
+	}
+	return append(list, p.message(l.PullProgress))
+}
+
 func (p *progress) message(s core.PullProgress) dockertypes.Progress {
-	m := dockertypes.Progress{Status: p.words[s.Status], Progress: &dockertypes.ProgressDetail{}, ID: s.Blob.Encoded()[:shortID]}
-	switch {
-	case s.Status == "downloading" && s.Done >= s.Total:
-		m.Status = "Download complete"
-	case s.Status == "downloading", s.Status == "uploading":
+	m := dockertypes.Progress{Status: p.words[s.Status], Progress: &dockertypes.ProgressDetail{}, ID: short(s.Blob.Encoded())}
+	if s.Status == "downloading" || s.Status == "uploading" {
 		m.Progress = &dockertypes.ProgressDetail{Current: s.Done, Total: s.Total}
-	case m.Status == "":
-		m.Status = s.Status
 	}
 	return m
 }

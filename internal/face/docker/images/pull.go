@@ -53,6 +53,7 @@ func (s *Server) pull(w http.ResponseWriter, r *dockerhttp.Request) error {
 	}
 	out := dockerhttp.NewStream(w)
 	shown := follow(out, pullWords, dockertypes.Progress{Status: "Pulling from " + reference.Path(named), ID: selector(named)})
+	shown.moving = true
 	opts := pullOptions(r)
 	opts.Platform, opts.Always, opts.Progress = r.Get("platform"), true, shown.step
 	img, err := s.Engine.Images.Pull(r.Context(), named.String(), opts)
@@ -72,6 +73,9 @@ func (s *Server) pull(w http.ResponseWriter, r *dockerhttp.Request) error {
 	lines := []string{"Status: " + text + reference.FamiliarString(named)}
 	if d := digestFor(named, before, img); d != "" {
 		lines = slices.Insert(lines, 0, "Digest: "+d)
+	}
+	if p, err := platforms.Parse(r.Get("platform")); err == nil && !platforms.OnlyStrict(p).Match(img.Config.Platform) {
+		lines = append(lines, "WARNING: "+otherPlatform(reference.FamiliarString(named), img, p))
 	}
 	s.publish("pull", reference.FamiliarString(named), reference.FamiliarName(named), img.Config.Config.Labels)
 	for _, l := range lines {
