@@ -399,6 +399,7 @@ type Images interface {
 	// or by a prefix of the ID that is unique.
 	Get(ctx context.Context, owner Owner, ref string) (Image, error)
 	List(ctx context.Context, owner Owner) ([]Image, error) // owner "" lists all
+	// Tag adds a name. Without a target it keeps the image when its other names go, until it is removed or pruned.
 	Tag(ctx context.Context, owner Owner, source, target string) error
 	// Remove removes a name, or all names when ref is an ID. Content that nothing refers to any
 	// more is deleted.

@@ -49,7 +49,7 @@ func (i Images) List(ctx context.Context) ([]core.Image, error) {
 	return i.by.e.o.Images.List(ctx, i.by.Owner)
 }
 
-// Tag gives an image a further name.
+// Tag gives an image a further name, or without a target keeps it when its names go.
 func (i Images) Tag(ctx context.Context, source, target string) error {
 	owner, err := i.by.Creates("tag image")
 	if err != nil {

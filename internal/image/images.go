@@ -253,12 +253,16 @@ func (c *imageConfig) read(body []byte) error {
 
 // Tag implements core.Images.
 func (s *Store) Tag(_ context.Context, owner core.Owner, source, target string) error {
-	named, err := normalize(target, s.cfg.DefaultRegistry)
-	if err != nil {
-		return fmt.Errorf("tag: %w", err)
-	}
-	if _, ok := named.(reference.Digested); ok {
-		return fmt.Errorf("tag %s: the new name must not have a digest: %w", target, errdefs.ErrInvalidArgument)
+	name := ""
+	if target != "" {
+		named, err := normalize(target, s.cfg.DefaultRegistry)
+		if err != nil {
+			return fmt.Errorf("tag: %w", err)
+		}
+		if _, ok := named.(reference.Digested); ok {
+			return fmt.Errorf("tag %s: the new name must not have a digest: %w", target, errdefs.ErrInvalidArgument)
+		}
+		name = named.String()
 	}
 	s.write.Lock()
 	defer s.write.Unlock()
@@ -270,7 +274,10 @@ func (s *Store) Tag(_ context.Context, owner core.Owner, source, target string) 
 		if n, ok := s.rec.owner0(owner).names[f.name]; ok {
 			rec.Target = n.Target
 		}
-		s.rec.setName(&c, owner, named.String(), rec)
+		if name == "" {
+			name, rec.Asked = "@"+f.first.String(), true
+		}
+		s.rec.setName(&c, owner, name, rec)
 	}
 	s.mu.RUnlock()
 	if err != nil {

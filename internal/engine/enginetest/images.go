@@ -238,12 +238,16 @@ func (s *Images) Tag(ctx context.Context, owner core.Owner, source, target strin
 	}
 	s.lock.Lock()
 	defer s.lock.Unlock()
-	if err := malformed(target); err != nil {
+	if err := malformed(target); err != nil && target != "" {
 		return err
 	}
 	img := s.find(owner, source)
 	if img == nil {
 		return fmt.Errorf("tag %s: %w", source, errdefs.ErrNotFound)
+	}
+	if target == "" {
+		s.name(owner, "@"+string(img.manifest), img)
+		return nil
 	}
 	s.name(owner, fullName(target), img)
 	return nil

@@ -58,6 +58,7 @@ func Suite(t *testing.T, start func(t *testing.T) Harness) {
 		"OwnersDoNotSeeEachOther":      ownersAreSeparate,
 		"TagAddsAName":                 tagAdds,
 		"TagMovesAName":                tagMoves,
+		"TagWithoutATargetKeeps":       tagKeeps,
 		"RemoveByNameLeavesOtherNames": removeByName,
 		"RemoveByIDTakesAllNames":      removeByID,
 		"PruneSparesPinnedAndKept":     prune,
@@ -280,6 +281,27 @@ func tagMoves(t *testing.T, h Harness) {
 	if l := list(t, h, ownerA); len(l) != 2 {
 		t.Errorf("%d images, want both", len(l))
 	}
+}
+
+// tagKeeps: an image that is kept outlives its names, and is removed by its ID.
+func tagKeeps(t *testing.T, h Harness) {
+	ref := h.Provide("team/one", "v1", sample("one"))
+	img := pull(t, h, ownerA, ref)
+	if err := h.Images.Tag(t.Context(), ownerA, ref, ""); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.Images.Remove(t.Context(), ownerA, ref); err != nil {
+		t.Fatal(err)
+	}
+	got, err := h.Images.Get(t.Context(), ownerA, img.ID.String())
+	if err != nil || len(got.Names) != 0 {
+		t.Errorf("without its name: %v, %v", got.Names, err)
+	}
+	if err := h.Images.Remove(t.Context(), ownerA, img.ID.String()); err != nil {
+		t.Fatal(err)
+	}
+	_, err = h.Images.Get(t.Context(), ownerA, img.ID.String())
+	wantNotFound(t, "a kept image after its removal", err)
 }
 
 func removeByName(t *testing.T, h Harness) {

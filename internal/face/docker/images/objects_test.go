@@ -236,6 +236,28 @@ func TestRemoveByID(t *testing.T) {
 	}
 }
 
+// TestARunningContainerKeepsItsImage: by force the image loses its last name, and stays without one.
+func TestARunningContainerKeepsItsImage(t *testing.T) {
+	r := newRig(t)
+	name, b := r.pulled("lib/app")
+	r.uses(images.User{ID: "c", Image: b.ID, Running: true})
+	var list []dockertypes.ImageDeletion
+	r.want(200, "DELETE", "/images/"+name+"?force=1", nil, &list)
+	if len(list) != 2 || list[0].Untagged != name || list[1].Untagged == "" {
+		t.Errorf("%+v", list)
+	}
+	var doc dockertypes.Image
+	r.want(200, "GET", "/images/"+b.ID.String()+"/json", nil, &doc)
+	if len(doc.RepoTags)+len(doc.RepoDigests) != 0 {
+		t.Errorf("%+v", doc)
+	}
+	r.uses()
+	r.want(200, "DELETE", "/images/"+b.ID.String(), nil, &list)
+	if len(list) != 3 || list[0].Deleted != b.ID.String() {
+		t.Errorf("%+v", list)
+	}
+}
+
 // TestUsersAreTheContainers: without a function of its own the server asks the engine for the containers of its owner.
 func TestUsersAreTheContainers(t *testing.T) {
 	r := newRig(t)

@@ -103,16 +103,21 @@ func oneName(img core.Image) bool {
 	return len(img.Names) <= 1 && len(repos) <= 1
 }
 
-// removed removes a name, or all names of an image, and returns the removed objects. An image of a running container loses its
-// names only.
+// removed removes a name, or all names of an image, and returns the removed objects. An image of a running container is kept
+// without a name.
 func (s *Server) removed(ctx context.Context, img found, running bool) ([]dockertypes.ImageDeletion, error) {
 	before := slices.Concat(img.Names, img.Digests)
+	if running && oneName(img.Image) {
+		if err := s.Engine.Images.Tag(ctx, img.ref(), ""); err != nil {
+			return nil, err
+		}
+	}
 	if err := s.Engine.Images.Remove(ctx, img.ref()); err != nil {
 		return nil, err
 	}
 	left, err := s.Engine.Images.Get(ctx, img.ID.String())
-	gone := errdefs.IsNotFound(err) && !running
-	if err != nil && !errdefs.IsNotFound(err) && !errdefs.IsDataLoss(err) {
+	gone := errdefs.IsNotFound(err)
+	if err != nil && !gone && !errdefs.IsDataLoss(err) {
 		return nil, err
 	}
 	still := slices.Concat(left.Names, left.Digests)
