@@ -10,8 +10,10 @@ import (
 	"github.com/longshore/longshore/internal/config"
 	"github.com/longshore/longshore/internal/control"
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/face"
 	"github.com/longshore/longshore/internal/face/cri"
+	"github.com/longshore/longshore/internal/face/docker"
 	"github.com/longshore/longshore/internal/face/mesos"
 	"github.com/longshore/longshore/internal/face/nomad"
 	"github.com/longshore/longshore/internal/face/swarm"
@@ -54,6 +56,14 @@ func (n *node) faceTable() []faceEntry {
 			sockets: []sockets.Socket{{Name: "mesos", Address: c.Mesos.Socket}, {Name: "mesos-tcp", Address: c.Mesos.Listen}},
 			early:   true, // Mesos' protocol has an answer for an agent that is recovering
 			open:    openMesos(n),
+		},
+		{
+			name: docker.Name, owner: core.OwnerDocker, enabled: c.Docker.Enabled,
+			sockets: []sockets.Socket{
+				{Name: "docker", Address: c.Docker.Socket, Group: c.Docker.Group, Shared: true},
+				{Name: "docker-read", Address: c.Docker.ReadSocket, Group: c.Docker.ReadGroup, Shared: true},
+			},
+			open: openDocker(n),
 		},
 		{name: swarm.Name, owner: core.OwnerSwarm, enabled: c.Swarm.Enabled, open: openSwarm(n)},
 	}
@@ -122,6 +132,16 @@ func openMesos(n *node) func(context.Context, face.Deps) (face.Face, error) {
 			o.All = mesos.ReaderOf(n.engine.All())
 		}
 		return mesos.New(o)
+	}
+}
+
+func openDocker(n *node) func(context.Context, face.Deps) (face.Face, error) {
+	return func(_ context.Context, d face.Deps) (face.Face, error) {
+		return docker.New(docker.Options{
+			Deps: d, Config: n.cfg.Face.Docker, Node: n.solo, Root: n.cfg.Agent.Root, Unified: func() bool { return n.cgroups.Mode() == core.CgroupV2 },
+			Transfers: n.images, Paused: n.store.Scope("docker-commits", false), Namespaces: n.keeper.Namespaces, Networks: n.network,
+			Others: []*engine.Client{n.engine.As(core.OwnerCLI)}, Bridge: n.cfg.Network.Bridge, Registry: n.cfg.Images.DefaultRegistry,
+		})
 	}
 }
 

@@ -66,6 +66,7 @@ var allowedByName = map[string]string{
 	"internal/solo/translate/exec.go:execUser":              inRoots,
 	"internal/solo/ends.go:Recover":                         ownFiles,
 	"internal/solo/ends.go:removeLogFiles":                  ownFiles,
+	"internal/face/docker/create.go:sources":                operators,
 	"internal/face/kata/container.go:heedless":              kernels,
 	"internal/face/kata/user.go:filesOf":                    kernels,
 	"internal/face/swarm/csi/files.go:prepare":              ownFiles,

@@ -16,6 +16,7 @@ import (
 
 	"github.com/longshore/longshore/internal/control"
 	"github.com/longshore/longshore/internal/face/cri"
+	"github.com/longshore/longshore/internal/face/docker"
 	"github.com/longshore/longshore/internal/face/mesos"
 	"github.com/longshore/longshore/internal/face/nomad"
 	"github.com/longshore/longshore/internal/face/swarm"
@@ -75,10 +76,11 @@ type Runtime struct {
 
 // Faces are the [face.NAME] sections.
 type Faces struct {
-	CRI   cri.Config   `toml:"cri"`
-	Nomad nomad.Config `toml:"nomad"`
-	Mesos mesos.Config `toml:"mesos"`
-	Swarm swarm.Config `toml:"swarm"`
+	CRI    cri.Config    `toml:"cri"`
+	Nomad  nomad.Config  `toml:"nomad"`
+	Docker docker.Config `toml:"docker"`
+	Mesos  mesos.Config  `toml:"mesos"`
+	Swarm  swarm.Config  `toml:"swarm"`
 }
 
 // CgroupDrivers returns the possible values of Engine.CgroupDriver.
@@ -99,7 +101,7 @@ func Default() Config {
 		Runtimes: map[string]Runtime{"crun": {}, "runc": {}},
 		Images:   image.Default(),
 		Network:  netconf.DefaultConfig(),
-		Face:     Faces{CRI: cri.DefaultConfig(), Nomad: nomad.DefaultConfig(), Mesos: mesos.DefaultConfig(), Swarm: swarm.DefaultConfig()},
+		Face:     Faces{CRI: cri.DefaultConfig(), Nomad: nomad.DefaultConfig(), Mesos: mesos.DefaultConfig(), Swarm: swarm.DefaultConfig(), Docker: docker.DefaultConfig()},
 		Control:  control.DefaultConfig(),
 		Metrics:  obs.DefaultMetricsConfig(),
 	}
@@ -114,7 +116,7 @@ func (c Config) Rooted(root, state string) Config {
 	if state == "" {
 		return c
 	}
-	for _, socket := range []*string{&c.Face.CRI.Socket, &c.Face.Nomad.Socket, &c.Face.Mesos.Socket} {
+	for _, socket := range []*string{&c.Face.CRI.Socket, &c.Face.Nomad.Socket, &c.Face.Mesos.Socket, &c.Face.Docker.Socket} {
 		if name := filepath.Base(*socket); *socket == filepath.Join(c.Agent.State, name) {
 			*socket = filepath.Join(state, name)
 		}
@@ -179,7 +181,7 @@ func (c Config) Validate() error {
 			}
 		}
 	}
-	return errors.Join(append(errs, c.Images.Validate(), c.Network.Check(), c.Face.CRI.Validate(), c.Face.Nomad.Validate(), c.Face.Mesos.Validate(), c.Face.Swarm.Validate(), c.Control.Validate(), c.Metrics.Validate())...)
+	return errors.Join(append(errs, c.Images.Validate(), c.Network.Check(), c.Face.CRI.Validate(), c.Face.Nomad.Validate(), c.Face.Mesos.Validate(), c.Face.Swarm.Validate(), c.Face.Docker.Validate(), c.Control.Validate(), c.Metrics.Validate())...)
 }
 
 // CheckFiles returns everything that is wrong with the files that c names, by reading those that

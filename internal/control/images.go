@@ -32,7 +32,7 @@ var _ longshorev1.ImagesServer = (*imageServer)(nil)
 
 // owners returns all owners, because the engine lists images for one owner at a time.
 func owners() []core.Owner {
-	return []core.Owner{core.OwnerCLI, core.OwnerCRI, core.OwnerSwarm, core.OwnerNomad, core.OwnerMesos, core.OwnerKata, core.OwnerCRIAlpha}
+	return []core.Owner{core.OwnerCLI, core.OwnerDocker, core.OwnerCRI, core.OwnerSwarm, core.OwnerNomad, core.OwnerMesos, core.OwnerKata, core.OwnerCRIAlpha}
 }
 
 // ListImages returns every owner's names, the latest pull first.

@@ -1,6 +1,7 @@
 package dockerhttp
 
 import (
+	"context"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -8,6 +9,10 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Stream answers with one JSON document after the other. Each is sent at once, in chunks, which some clients demand.
@@ -180,4 +185,43 @@ func Frame(stream byte, data []byte) []byte {
 	out[0] = stream
 	binary.BigEndian.PutUint32(out[4:], uint32(len(data))) //nolint:gosec // the callers' pieces are small
 	return append(out, data...)
+}
+
+// leftInterval is the time between two looks for the client's end.
+const leftInterval = time.Second
+
+// Left returns a channel that is closed soon after the client has closed its connection, and not only its half of it. It needs no
+// reading, so that the client's input stays for the process. It is never closed for TCP, which does not tell the two.
+func (c *Conn) Left(ctx context.Context) <-chan struct{} {
+	left := make(chan struct{})
+	sys, ok := c.Conn.(syscall.Conn)
+	if !ok {
+		return left
+	}
+	raw, err := sys.SyscallConn()
+	if err != nil {
+		return left
+	}
+	go func() {
+		tick := time.NewTicker(leftInterval)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+			gone := false
+			err := raw.Control(func(fd uintptr) {
+				fds := []unix.PollFd{{Fd: int32(fd)}} //nolint:gosec // a descriptor
+				n, perr := unix.Poll(fds, 0)
+				gone = perr == nil && n > 0 && fds[0].Revents&unix.POLLHUP != 0
+			})
+			if err != nil || gone {
+				close(left)
+				return
+			}
+		}
+	}()
+	return left
 }

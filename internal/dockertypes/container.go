@@ -5,7 +5,10 @@
 // The package knows nothing of our objects: the command line and the face of Docker fill the documents.
 package dockertypes
 
-import "time"
+import (
+	"encoding/json"
+	"time"
+)
 
 // Container is the document of inspect for a container.
 type Container struct {
@@ -125,20 +128,39 @@ type Config struct {
 	OpenStdin       bool
 	StdinOnce       bool
 	Env             []string
-	Cmd             []string
+	Cmd             Words
 	Healthcheck     *HealthConfig `json:",omitempty"`
 	ArgsEscaped     bool          `json:",omitempty"`
 	Image           string
 	Volumes         map[string]struct{}
 	WorkingDir      string
-	Entrypoint      []string
+	Entrypoint      Words
 	NetworkDisabled bool   `json:",omitempty"`
 	MacAddress      string `json:",omitempty"`
 	OnBuild         []string
 	Labels          map[string]string
-	StopSignal      string   `json:",omitempty"`
-	StopTimeout     *int     `json:",omitempty"`
-	Shell           []string `json:",omitempty"`
+	StopSignal      string `json:",omitempty"`
+	StopTimeout     *int   `json:",omitempty"`
+	Shell           Words  `json:",omitempty"`
+}
+
+// Words is a command. Clients may send a single word as a string.
+type Words []string
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (w *Words) UnmarshalJSON(data []byte) error {
+	var one string
+	if len(data) > 0 && data[0] == '"' {
+		if err := json.Unmarshal(data, &one); err != nil {
+			return err
+		}
+		*w = Words{one}
+		return nil
+	}
+	var list []string
+	err := json.Unmarshal(data, &list)
+	*w = list
+	return err
 }
 
 // HealthConfig is a health check. A duration and the number of retries are 0 for docker's default.

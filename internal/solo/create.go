@@ -35,6 +35,8 @@ type Prepared struct {
 	Change func(*core.ContainerConfig)
 	// Sandbox is the configuration of the container's sandbox.
 	Sandbox core.SandboxConfig
+	// ShortName makes the beginning of the container's ID its host name if the request has none.
+	ShortName bool
 
 	s   *Service
 	req *longshorev1.CreateRequest
@@ -87,7 +89,8 @@ func (p *Prepared) create(ctx context.Context, img core.Image) (core.Container, 
 	if cfg.Key == "" {
 		cfg.Key = translate.MadeUpName(req.GetImage())
 	}
-	if cfg.Hostname == "" && cfg.Namespaces.UTS.Mode != core.Host && cfg.Namespaces.Net.Mode != core.Joined {
+	ownName := cfg.Hostname == "" && cfg.Namespaces.UTS.Mode != core.Host && cfg.Namespaces.Net.Mode != core.Joined
+	if ownName && !p.ShortName {
 		cfg.Hostname = translate.Hostname(cfg.Key)
 	}
 	cfg.Durable = durable(req)
@@ -97,7 +100,7 @@ func (p *Prepared) create(ctx context.Context, img core.Image) (core.Container, 
 	}
 	defer release()
 	var log string
-	sb, c, err := s.own.CreatePair(ctx, engine.Pair{Sandbox: cfg, Container: func(sandbox core.ID) (core.ContainerConfig, error) {
+	sb, c, err := s.own.CreatePair(ctx, engine.Pair{Sandbox: cfg, ShortName: ownName && p.ShortName, Container: func(sandbox core.ID) (core.ContainerConfig, error) {
 		log = filepath.Join(s.o.LogDir, string(sandbox)+".log")
 		return p.containerConfig(cfg.Key, img, log)
 	}})

@@ -52,6 +52,8 @@ type Options struct {
 	Logger *slog.Logger
 	// Find finds a container, also another owner's, by the name that a request has for it.
 	Find func(ctx context.Context, name string) (core.Container, error)
+	// Starting, if set, is called before the program of a container is started by a request, when its process exists.
+	Starting func(context.Context, core.ID)
 	// Unified reports whether the node has cgroup v2. nil is false.
 	Unified func() bool
 	// Transfers makes images of containers.

@@ -41,7 +41,7 @@ func (s *Service) StartCreated(ctx context.Context, c core.Container) error {
 		err = s.started(ctx, c.ID)
 	}
 	if err != nil {
-		s.dropIfAuto(ctx, c)
+		s.DropIfAuto(ctx, c)
 	}
 	return err
 }
@@ -111,6 +111,9 @@ const linkTime = 2 * time.Second
 
 // started starts a container. Its names resolve when it returns.
 func (s *Service) started(ctx context.Context, id core.ID) error {
+	if s.o.Starting != nil {
+		s.o.Starting(ctx, id)
+	}
 	if err := s.own.StartContainer(ctx, id); err != nil {
 		return err
 	}
@@ -125,9 +128,9 @@ func (s *Service) started(ctx context.Context, id core.ID) error {
 	return nil
 }
 
-// dropIfAuto removes a container that could not be started, if its user asked for its removal
+// DropIfAuto removes a container that could not be started, if its user asked for its removal
 // after its end.
-func (s *Service) dropIfAuto(ctx context.Context, c core.Container) {
+func (s *Service) DropIfAuto(ctx context.Context, c core.Container) {
 	if !RecordOf(c).AutoRemove {
 		return
 	}

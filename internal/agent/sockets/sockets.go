@@ -10,8 +10,11 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"os"
+	"os/user"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/activation"
@@ -26,6 +29,9 @@ import (
 type Socket struct {
 	Name    string // the name under which systemd passes it
 	Address string // an absolute path, or host:port for TCP; "" uses only a socket that systemd passes
+	// Shared sockets may be used by the group too, "" for root's.
+	Shared bool
+	Group  string
 }
 
 // Options name the sockets to open.
@@ -82,7 +88,7 @@ func Open(ctx context.Context, o Options) (_ *Sockets, err error) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(o.Faces)) { // the first error is always the same
 		for _, at := range o.Faces[name] {
-			l, err := pick(ctx, passed[at.Name], at.Address)
+			l, err := pick(ctx, passed[at.Name], at)
 			if err != nil {
 				return nil, err
 			}
@@ -97,10 +103,11 @@ func Open(ctx context.Context, o Options) (_ *Sockets, err error) {
 	return s, err
 }
 
-func pick(ctx context.Context, given []net.Listener, path string) ([]net.Listener, error) {
+func pick(ctx context.Context, given []net.Listener, at Socket) ([]net.Listener, error) {
 	if len(given) > 0 {
 		return given, nil
 	}
+	path := at.Address
 	if path == "" {
 		return nil, nil
 	}
@@ -108,7 +115,20 @@ func pick(ctx context.Context, given []net.Listener, path string) ([]net.Listene
 		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", path)
 		return []net.Listener{l}, err
 	}
-	l, err := control.ListenUnix(ctx, path, 0o600, -1)
+	mode, gid := os.FileMode(0o600), -1
+	if at.Shared {
+		mode = 0o660
+	}
+	if at.Group != "" {
+		g, err := user.LookupGroup(at.Group)
+		if err != nil {
+			return nil, fmt.Errorf("socket %s: %w", path, err)
+		}
+		if gid, err = strconv.Atoi(g.Gid); err != nil {
+			return nil, fmt.Errorf("socket %s: group %s has the id %q", path, at.Group, g.Gid)
+		}
+	}
+	l, err := control.ListenUnix(ctx, path, mode, gid)
 	return []net.Listener{l}, err
 }
 
@@ -150,7 +170,7 @@ const (
 func (s *Sockets) reopen(ctx context.Context, name string) ([]net.Listener, error) {
 	var all []net.Listener
 	for _, at := range s.o.Faces[name] {
-		l, err := pick(ctx, nil, at.Address)
+		l, err := pick(ctx, nil, at)
 		if err != nil {
 			for _, l := range all {
 				_ = l.Close()

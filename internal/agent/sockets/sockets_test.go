@@ -15,7 +15,7 @@ import (
 func TestOpenOpensTheSocketsOfFaces(t *testing.T) {
 	dir := t.TempDir()
 	o := Options{State: dir, Logger: slog.New(slog.DiscardHandler), Faces: map[string][]Socket{
-		"mesos": {{"mesos", filepath.Join(dir, "mesos.sock")}, {"mesos-tcp", "127.0.0.1:0"}}, "swarm": nil,
+		"mesos": {{Name: "mesos", Address: filepath.Join(dir, "mesos.sock")}, {Name: "mesos-tcp", Address: "127.0.0.1:0"}}, "swarm": nil,
 	}}
 	s, err := Open(t.Context(), o)
 	if err != nil {
@@ -105,7 +105,7 @@ func TestAFaceComesBackWithAllItsSockets(t *testing.T) {
 	first, later := filepath.Join(dir, "first.sock"), filepath.Join(dir, "later")
 	handler := &opener{dir: later}
 	s := &Sockets{o: Options{Logger: slog.New(handler), Faces: map[string][]Socket{
-		"dialer": {{"first", first}, {"second", filepath.Join(later, "second.sock")}},
+		"dialer": {{Name: "first", Address: first}, {Name: "second", Address: filepath.Join(later, "second.sock")}},
 	}}}
 	if l, err := s.reopen(t.Context(), "dialer"); err == nil || l != nil {
 		t.Fatalf("opened %v, %v", l, err)

@@ -1,0 +1,173 @@
+package docker
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/containerd/platforms"
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/dockerhttp"
+	"github.com/longshore/longshore/internal/face/docker/translate"
+	"github.com/longshore/longshore/internal/invalid"
+	"github.com/longshore/longshore/internal/solo"
+	stranslate "github.com/longshore/longshore/internal/solo/translate"
+)
+
+// created is the answer to a create request.
+type created struct {
+	ID       string `json:"Id"`
+	Warnings []string
+}
+
+func (f *Face) create(w http.ResponseWriter, r *dockerhttp.Request) error {
+	ctx := r.Context()
+	body := &translate.Create{}
+	if err := r.Decode(body); err != nil {
+		return err
+	}
+	name := r.Get("name")
+	if len(name) > 0 && name[0] == '/' {
+		name = name[1:]
+	}
+	if name != "" && !stranslate.ValidName(name) {
+		return invalid.Errorf("Invalid container name (%s), only [a-zA-Z0-9][a-zA-Z0-9_.-] are allowed", r.Get("name"))
+	}
+	if err := body.Complete(translate.Node{API: r.API, Unified: f.o.Unified != nil && f.o.Unified()}); err != nil {
+		return err
+	}
+	img, err := f.image(ctx, body.Image)
+	if err != nil {
+		return err
+	}
+	body.Merge(img)
+	warnings := []string{}
+	if want := r.Get("platform"); want != "" {
+		p, err := platforms.Parse(want)
+		if err != nil {
+			return invalid.Errorf("invalid platform %q: %v", want, err)
+		}
+		if !platforms.OnlyStrict(p).Match(img.Config.Platform) {
+			return errdefs.ErrNotFound.WithMessage(fmt.Sprintf("image with reference %s was found but does not provide the specified platform (%s)", body.Image, want))
+		}
+	}
+	c, err := f.make(ctx, name, body, img)
+	if err != nil {
+		return f.conflict(ctx, err)
+	}
+	warnings = append(warnings, c.Warnings...)
+	return dockerhttp.Reply(w, http.StatusCreated, created{string(c.ID), warnings})
+}
+
+// image finds an image of a container.
+func (f *Face) image(ctx context.Context, name string) (core.Image, error) {
+	img, err := f.own.Images.Get(ctx, name)
+	if errdefs.IsNotFound(err) {
+		return img, errdefs.ErrNotFound.WithMessage("No such image: " + withTag(name))
+	}
+	return img, err
+}
+
+// make creates a container of a completed request.
+func (f *Face) make(ctx context.Context, name string, body *translate.Create, img core.Image) (core.Container, error) {
+	req, err := body.Request(name, f.networkName)
+	if err != nil {
+		return core.Container{}, err
+	}
+	if err := f.sources(&req); err != nil {
+		return core.Container{}, err
+	}
+	p, err := f.solo.Prepare(ctx, req.CreateRequest)
+	if err != nil {
+		return core.Container{}, err
+	}
+	body.Joined(req.CreateRequest)
+	if p.Face, err = json.Marshal(body); err != nil {
+		return core.Container{}, err
+	}
+	p.ShortName, p.Sandbox.Cgroup.Parent = body.Hostname == "", req.CgroupParent
+	p.Change = func(cfg *core.ContainerConfig) {
+		for i, v := range cfg.Volumes {
+			if more, ok := req.Mounts.Volumes[v.Target]; ok {
+				cfg.Volumes[i].Options = more.Options
+				if cfg.Volumes[i].Labels == nil {
+					cfg.Volumes[i].Labels = more.Labels
+				}
+			}
+		}
+		cfg.Spec = changed(cfg.Spec, req.Spec)
+	}
+	return p.Create(ctx, img)
+}
+
+// changed returns a SpecFunc that also makes a change.
+func changed(make core.SpecFunc, change func(*specs.Spec)) core.SpecFunc {
+	if change == nil {
+		return make
+	}
+	return func(ctx context.Context, r core.Rootfs) (*specs.Spec, []byte, error) {
+		s, data, err := make(ctx, r)
+		if err == nil && s != nil {
+			change(s)
+		}
+		return s, data, err
+	}
+}
+
+// dockerSockets are the paths at which clients look for Docker's socket.
+var dockerSockets = []string{"/var/run/docker.sock", "/run/docker.sock"} //nolint:gochecknoglobals // a constant list
+
+// sources makes the missing directories of binds, and leads the binds of Docker's socket to this face's.
+func (f *Face) sources(req *translate.Request) error {
+	for _, m := range req.GetMounts() {
+		if slices.Contains(dockerSockets, m.GetSource()) {
+			m.Source = f.o.Config.Socket
+		}
+	}
+	for _, dir := range req.Mounts.Make {
+		if slices.Contains(dockerSockets, dir) {
+			continue
+		}
+		if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+			if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // as dockerd makes it
+				return fmt.Errorf("error while creating mount source path '%s': %w", dir, err)
+			}
+		}
+	}
+	for _, m := range req.GetMounts() {
+		if m.GetByMount() && len(m.GetSource()) > 0 && m.GetSource()[0] == '/' {
+			if _, err := os.Stat(m.GetSource()); errors.Is(err, fs.ErrNotExist) {
+				return invalid.Errorf("invalid mount config for type \"bind\": bind source path does not exist: %s", m.GetSource())
+			}
+		}
+	}
+	return nil
+}
+
+// conflict gives the error of a name in use dockerd's words, which clients match.
+func (f *Face) conflict(ctx context.Context, err error) error {
+	var used solo.NameInUseError
+	if !errors.As(err, &used) {
+		return err
+	}
+	id := used.Container
+	if c, ferr := f.own.ContainerByKey(ctx, core.Key(used.Name)); ferr == nil {
+		id = c.ID
+	}
+	return errdefs.ErrAlreadyExists.WithMessage(fmt.Sprintf(
+		"Conflict. The container name \"/%s\" is already in use by container \"%s\". You have to remove (or rename) that container to be able to reuse that name.", used.Name, id))
+}
+
+// stopRequest returns the origin of a request that ends a container.
+func stopRequest(call string) core.StopRequest {
+	return core.StopRequest{Owner: core.OwnerDocker, Call: "docker " + call, At: time.Now()}
+}

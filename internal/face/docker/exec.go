@@ -1,0 +1,419 @@
+package docker
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/attach"
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/dockerhttp"
+	"github.com/longshore/longshore/internal/dockertypes"
+	"github.com/longshore/longshore/internal/invalid"
+	"github.com/longshore/longshore/internal/solo/translate"
+)
+
+// execConfig is the body of a request for an exec.
+type execConfig struct {
+	User         string
+	Privileged   bool
+	Tty          bool
+	ConsoleSize  *[2]uint `json:",omitempty"`
+	AttachStdin  bool
+	AttachStderr bool
+	AttachStdout bool
+	DetachKeys   string
+	Env          []string
+	WorkingDir   string
+	Cmd          dockertypes.Words
+}
+
+// execution is an exec: a process that a client has made, and may start.
+type execution struct {
+	id        core.ProcessID
+	container core.ID
+	cfg       execConfig
+	keys      []byte
+
+	mu      sync.Mutex // guards started, running, ended, code
+	started bool
+	running bool
+	ended   time.Time // its end, or its creation before that
+	code    *int      // nil until it has ended
+}
+
+// execs are the execs of all containers, by their ids.
+type execs struct {
+	f   *Face
+	mu  sync.Mutex // guards all
+	all map[core.ProcessID]*execution
+}
+
+// An exec that has ended is forgotten after the second sweep, as in dockerd.
+const sweepExecs = 5 * time.Minute
+
+func (x *execs) add(e *execution) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.all == nil {
+		x.all = map[core.ProcessID]*execution{}
+	}
+	x.all[e.id] = e
+}
+
+func (x *execs) find(id string) (*execution, error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if e := x.all[core.ProcessID(id)]; e != nil {
+		return e, nil
+	}
+	return nil, errdefs.ErrNotFound.WithMessage("No such exec instance: " + id)
+}
+
+// forget drops execs some time after their end, until ctx ends.
+func (x *execs) forget(ctx context.Context) {
+	tick := time.NewTicker(sweepExecs)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-tick.C:
+			x.mu.Lock()
+			for id, e := range x.all {
+				if e.endedBefore(now.Add(-sweepExecs)) {
+					delete(x.all, id)
+				}
+			}
+			x.mu.Unlock()
+		}
+	}
+}
+
+// endedBefore reports whether an exec ended, or was made and not started, before a time.
+func (e *execution) endedBefore(at time.Time) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return !e.running && e.ended.Before(at)
+}
+
+// madeExec is the answer to a request for an exec.
+type madeExec struct {
+	ID string `json:"Id"`
+}
+
+func (x *execs) createExec(w http.ResponseWriter, r *dockerhttp.Request) error {
+	ctx := r.Context()
+	var cfg execConfig
+	if err := r.Decode(&cfg); err != nil {
+		return err
+	}
+	if len(cfg.Cmd) == 0 {
+		return invalid.Errorf("No exec command specified")
+	}
+	keys, err := detachKeys(cfg.DetachKeys)
+	if err != nil {
+		return err
+	}
+	c, err := x.f.find(ctx, r.Vars["id"])
+	if err != nil {
+		return err
+	}
+	if err := executable(c); err != nil {
+		return err
+	}
+	e := &execution{id: newExecID(), container: c.ID, cfg: cfg, keys: keys, ended: time.Now()}
+	if _, err := x.process(c, e); err != nil { // an unknown user is an error here
+		return err
+	}
+	x.add(e)
+	x.f.publish(c, "exec_create: "+line(cfg.Cmd), map[string]string{"execID": string(e.id)})
+	return dockerhttp.Reply(w, http.StatusCreated, madeExec{string(e.id)})
+}
+
+func newExecID() core.ProcessID {
+	var b [32]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return core.ProcessID(hex.EncodeToString(b[:]))
+}
+
+func line(words []string) string {
+	out := ""
+	for i, w := range words {
+		if i > 0 {
+			out += " "
+		}
+		out += w
+	}
+	return out
+}
+
+// executable returns dockerd's error for a container that does not run.
+func executable(c core.Container) error {
+	switch {
+	case c.State == core.ContainerPaused:
+		return errdefs.ErrFailedPrecondition.WithMessage(fmt.Sprintf("container %s is paused, unpause the container before exec", c.ID))
+	case c.Restarting():
+		return errdefs.ErrFailedPrecondition.WithMessage(fmt.Sprintf("container %s is restarting, wait until the container is running", c.ID))
+	case c.State != core.ContainerRunning:
+		return errdefs.ErrFailedPrecondition.WithMessage(fmt.Sprintf("container %s is not running", c.ID))
+	}
+	return nil
+}
+
+// process returns the configuration of an exec's process.
+func (x *execs) process(c core.Container, e *execution) (core.ProcessConfig, error) {
+	size := core.Size{}
+	if s := e.cfg.ConsoleSize; s != nil {
+		size = core.Size{Rows: uint16(min(s[0], 0xffff)), Cols: uint16(min(s[1], 0xffff))}
+	}
+	var env []string
+	for _, v := range e.cfg.Env {
+		if len(v) > 0 && v[0] != '=' && contains(v, '=') {
+			env = append(env, v)
+		}
+	}
+	req := &longshorev1.ExecStart{
+		Command: e.cfg.Cmd, Env: env, User: e.cfg.User, Workdir: e.cfg.WorkingDir, Tty: e.cfg.Tty, Privileged: e.cfg.Privileged,
+		Size: &longshorev1.Size{Rows: uint32(size.Rows), Cols: uint32(size.Cols)},
+	}
+	p, err := translate.Exec(c, req)
+	if err != nil {
+		return core.ProcessConfig{}, err
+	}
+	cfg := core.ProcessConfig{ID: e.id, Spec: p, KeepExit: true, IO: core.IO{TTY: e.cfg.Tty, Size: size, Hold: true}}
+	cfg.Attach = &core.StreamOptions{Stdout: true, Stderr: !e.cfg.Tty, Exclusive: true}
+	if e.cfg.AttachStdin {
+		cfg.IO.Stdin, cfg.Attach.Stdin = core.StdinOnce, true
+	}
+	return cfg, nil
+}
+
+func contains(s string, b byte) bool {
+	for i := range len(s) {
+		if s[i] == b {
+			return true
+		}
+	}
+	return false
+}
+
+// execStart is the body of a request to start an exec.
+type execStart struct {
+	Detach      bool
+	Tty         bool
+	ConsoleSize *[2]uint
+}
+
+func (x *execs) startExec(w http.ResponseWriter, r *dockerhttp.Request) error {
+	ctx := r.Context()
+	var body execStart
+	if err := r.Decode(&body); err != nil {
+		return err
+	}
+	e, err := x.find(r.Vars["id"])
+	if err != nil {
+		return err
+	}
+	c, err := x.f.own.Container(ctx, e.container)
+	if err != nil {
+		return noSuchContainer(string(e.container))
+	}
+	if err := executable(c); err != nil {
+		return err
+	}
+	if body.ConsoleSize != nil {
+		if !body.Tty {
+			return invalid.Errorf("console size is only supported when TTY is enabled")
+		}
+		e.cfg.ConsoleSize = body.ConsoleSize
+	}
+	if body.Detach {
+		at, err := x.begin(ctx, c, e)
+		if err != nil {
+			return err
+		}
+		go x.drainExec(context.WithoutCancel(ctx), c, e, at)
+		return dockerhttp.Reply(w, http.StatusOK, nil)
+	}
+	conn, err := r.Hijack(w, r.MediaType(body.Tty))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	x.serveExec(ctx, c, e, conn, body.Tty)
+	return nil
+}
+
+// begin starts an exec's process, once.
+func (x *execs) begin(ctx context.Context, c core.Container, e *execution) (*attach.Session, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.started {
+		return nil, errdefs.ErrFailedPrecondition.WithMessage(fmt.Sprintf("exec command %s is already running", e.id))
+	}
+	cfg, err := x.process(c, e)
+	if err != nil {
+		return nil, err
+	}
+	e.started = true
+	x.f.publish(c, "exec_start: "+line(e.cfg.Cmd), map[string]string{"execID": string(e.id)})
+	run := attach.Exec{Engine: x.f.own, Log: x.f.log, Owner: core.OwnerDocker, Call: "docker exec"}
+	at, err := run.Start(context.WithoutCancel(ctx), c.ID, cfg)
+	if err != nil {
+		code := core.StartStatus(err)
+		e.code, e.ended = &code, time.Now()
+		return nil, startError(err)
+	}
+	e.running = true
+	return at, nil
+}
+
+// serveExec runs an exec with a client. When the client leaves, the process continues, and its output is dropped.
+func (x *execs) serveExec(ctx context.Context, c core.Container, e *execution, conn *dockerhttp.Conn, tty bool) {
+	out := &dockerhttp.Frames{To: conn, Raw: tty}
+	at, err := x.begin(ctx, c, e)
+	if err != nil {
+		// The header is sent: dockerd's error is output, too.
+		text := dockerhttp.Text(err)
+		if tty {
+			text += "\r\n"
+		} else {
+			text += "\n"
+		}
+		_ = out.Write(dockerhttp.Stderr, []byte(text))
+		_ = conn.CloseWrite()
+		return
+	}
+	var gone sync.Once
+	left := false
+	at.Output = func(stderr bool, data []byte) error {
+		stream, want := dockerhttp.Stdout, e.cfg.AttachStdout
+		if stderr {
+			stream, want = dockerhttp.Stderr, e.cfg.AttachStderr
+		}
+		if !want || left {
+			return nil
+		}
+		if err := out.Write(stream, data); err != nil {
+			gone.Do(func() { left = true })
+		}
+		return nil
+	}
+	if e.cfg.AttachStdin {
+		at.Input = func(_ context.Context, to *attach.Input) error {
+			var err error
+			if e.cfg.Tty {
+				err = copyKeys(to, conn, e.keys)
+			} else {
+				err = to.Copy(conn)
+			}
+			if errors.Is(err, errDetached) {
+				x.f.publish(c, "exec_detach", map[string]string{"execID": string(e.id)})
+				_ = conn.Close()
+				<-ctx.Done()
+			}
+			return nil
+		}
+	}
+	x.finishExec(context.WithoutCancel(ctx), c, e, at)
+	_ = conn.CloseWrite()
+}
+
+// drainExec runs an exec without a client.
+func (x *execs) drainExec(ctx context.Context, c core.Container, e *execution, at *attach.Session) {
+	at.Output = func(bool, []byte) error { return nil }
+	x.finishExec(ctx, c, e, at)
+}
+
+// finishExec serves an exec until its process has ended, and records the end.
+func (x *execs) finishExec(ctx context.Context, c core.Container, e *execution, at *attach.Session) {
+	a, err := at.Run(ctx)
+	code := a.Exit.Status()
+	if err != nil {
+		code = core.LostCode
+	}
+	e.mu.Lock()
+	e.running, e.code, e.ended = false, &code, time.Now()
+	e.mu.Unlock()
+	x.f.publish(c, "exec_die", map[string]string{"execID": string(e.id), "exitCode": fmt.Sprint(code)})
+	run := attach.Exec{Engine: x.f.own, Log: x.f.log, Owner: core.OwnerDocker, Call: "docker exec"}
+	run.End(ctx, at, false)
+}
+
+func (x *execs) resizeExec(w http.ResponseWriter, r *dockerhttp.Request) error {
+	size, err := sizeOf(r)
+	if err != nil {
+		return err
+	}
+	e, err := x.find(r.Vars["id"])
+	if err != nil {
+		return err
+	}
+	e.mu.Lock()
+	running := e.running
+	e.mu.Unlock()
+	if !running {
+		return errdefs.ErrFailedPrecondition.WithMessage(fmt.Sprintf("exec process %s is not running", e.id))
+	}
+	if err := x.f.own.Resize(r.Context(), core.Ref{Container: e.container, Process: e.id}, size); err != nil {
+		return err
+	}
+	return dockerhttp.Reply(w, http.StatusOK, nil)
+}
+
+// execDocument is the document of an exec.
+type execDocument struct {
+	ID            string
+	Running       bool
+	ExitCode      *int
+	ProcessConfig execProcess
+	OpenStdin     bool
+	OpenStderr    bool
+	OpenStdout    bool
+	CanRemove     bool
+	ContainerID   string
+	DetachKeys    []byte
+	Pid           int
+}
+
+type execProcess struct {
+	Tty        bool     `json:"tty"`
+	Entrypoint string   `json:"entrypoint"`
+	Arguments  []string `json:"arguments"`
+	Privileged *bool    `json:"privileged,omitempty"`
+	User       string   `json:"user,omitempty"`
+}
+
+func (x *execs) inspectExec(w http.ResponseWriter, r *dockerhttp.Request) error {
+	e, err := x.find(r.Vars["id"])
+	if err != nil {
+		return err
+	}
+	c, err := x.f.own.Container(r.Context(), e.container)
+	if err != nil {
+		return noSuchContainer(string(e.container))
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.running && c.State == core.ContainerExited {
+		return errdefs.ErrNotFound.WithMessage("No such exec instance: " + string(e.id))
+	}
+	d := execDocument{
+		ID: string(e.id), Running: e.running, ExitCode: e.code, OpenStdin: e.cfg.AttachStdin, OpenStdout: e.cfg.AttachStdout, OpenStderr: e.cfg.AttachStderr,
+		ContainerID: string(e.container), DetachKeys: e.keys, CanRemove: e.code != nil,
+		ProcessConfig: execProcess{Tty: e.cfg.Tty, Entrypoint: e.cfg.Cmd[0], Arguments: e.cfg.Cmd[1:], Privileged: &e.cfg.Privileged, User: e.cfg.User},
+	}
+	if p := c.Process(e.id); p != nil {
+		d.Pid = p.Pid
+	}
+	return dockerhttp.Reply(w, http.StatusOK, d)
+}
