@@ -1,6 +1,7 @@
 package dockerhttp
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"encoding/json"
@@ -136,7 +137,12 @@ func (r *Request) Hijack(w http.ResponseWriter, media string) (*Conn, error) {
 	if _, err := io.WriteString(conn, head+"\r\n"); err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
-	return &Conn{Conn: conn, in: buf.Reader}, nil
+	// Only the bytes that the server has read: at the end of the client's input, its reader would cancel the request's context.
+	early, err := buf.Reader.Peek(buf.Reader.Buffered())
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return &Conn{Conn: conn, in: io.MultiReader(bytes.NewReader(early), conn)}, nil
 }
 
 // The streams of a frame.

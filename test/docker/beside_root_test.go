@@ -68,7 +68,7 @@ func TestBesideDockerd(t *testing.T) {
 					fmt.Fprintf(&transcript, "%s\n", text)
 				}
 				for _, d := range compare(want[i], got[i]) {
-					known.difference(t, sc.name, st.do, d)
+					known.difference(t, sc.name, st.title(), d)
 				}
 			}
 		}

@@ -48,6 +48,14 @@ type step struct {
 	play func(*side) string
 }
 
+// title is the request with its body, for the table of known differences.
+func (st step) title() string {
+	if st.body == "" || strings.HasPrefix(st.body, "@") || len(st.body) > 200 {
+		return st.do
+	}
+	return st.do + " " + st.body
+}
+
 // side is one of the two servers, with the values that the steps kept.
 type side struct {
 	name, socket string

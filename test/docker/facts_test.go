@@ -32,7 +32,7 @@ var idText = []struct {
 	{regexp.MustCompile(`\b[0-9a-f]{64}\b`), "ID"},
 	{regexp.MustCompile(`\b[0-9a-f]{12}\b`), "ID"},
 	{regexp.MustCompile(`\b[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]+(Z|[+-][0-9:]+)`), "TIME"},
-	{regexp.MustCompile(`^Docker/[^ ]+ `), "Docker/VERSION "},
+	{regexp.MustCompile(`\bDocker/[0-9][^ ]* `), "Docker/VERSION "},
 	{regexp.MustCompile(`\b127\.0\.0\.1:[0-9]+\b|\b10\.96\.0\.[0-9]+:[0-9]+\b`), "REGISTRY"},
 	{regexp.MustCompile(`/tmp/[^ :"]+`), "PATH"},
 }
@@ -109,6 +109,7 @@ func (s *side) jsonFacts(f facts, st step, r reply) {
 			return
 		}
 		n++
+		ordered(doc)
 		s.kinds(f, "$", doc)
 		if m, ok := doc.(map[string]any); ok && r.status >= 400 {
 			f["$.message"] = s.plain(fmt.Sprint(m["message"]))
@@ -158,8 +159,38 @@ func (s *side) kinds(f facts, path string, doc any) {
 	f[path] = kind
 }
 
+// ordered sorts the lists of a document that have no order: dockerd takes them from maps.
+func ordered(doc any) {
+	switch d := doc.(type) {
+	case map[string]any:
+		for _, x := range d {
+			ordered(x)
+		}
+	case []any:
+		for _, x := range d {
+			ordered(x)
+		}
+		key := func(x any) string {
+			m, ok := x.(map[string]any)
+			if !ok {
+				return ""
+			}
+			for _, name := range []string{"Destination", "Scope", "Kind", "PrivatePort"} {
+				if _, ok := m[name]; ok {
+					return fmt.Sprint(m["Destination"], m["Name"], m["Path"], m["PrivatePort"], m["IP"], m["Type"])
+				}
+			}
+			return ""
+		}
+		slices.SortStableFunc(d, func(a, b any) int { return strings.Compare(key(a), key(b)) })
+	}
+}
+
 // values adds the values at a path; "*" is every element or member.
 func (s *side) values(f facts, at string, doc any, path []string) {
+	if members, ok := doc.(map[string]any); ok && len(path) == 0 && len(members) > 0 {
+		path = []string{"*"}
+	}
 	if len(path) == 0 {
 		text, _ := json.Marshal(doc) // a decoded value
 		f["value of "+at] = s.plain(string(text))
@@ -186,7 +217,11 @@ func (s *side) values(f facts, at string, doc any, path []string) {
 // difference is one path of an answer at which the two sides differ.
 type difference struct{ path, docker, ours string }
 
+// compare returns the differences of two answers. Those of answers with different statuses are the statuses and messages only.
 func compare(docker, ours facts) (list []difference) {
+	if docker["status"] != ours["status"] {
+		return []difference{{"status", strings.TrimSpace(docker["status"] + " " + docker["$.message"]), strings.TrimSpace(ours["status"] + " " + ours["$.message"])}}
+	}
 	paths := slices.Sorted(maps.Keys(docker))
 	for p := range ours {
 		if _, ok := docker[p]; !ok {
@@ -199,8 +234,45 @@ func compare(docker, ours facts) (list []difference) {
 		if docker[p] == ours[p] || slices.ContainsFunc(above, func(a string) bool { return strings.HasPrefix(p, a+".") || strings.HasPrefix(p, a+"[") }) {
 			continue
 		}
+		if p == "body" || p == "transcript" {
+			list = append(list, lines(p, docker[p], ours[p])...)
+			continue
+		}
 		list = append(list, difference{p, docker[p], ours[p]})
 		above = append(above, p)
+	}
+	return list
+}
+
+// lines returns the lines that only one of two texts has, in order.
+func lines(path, docker, ours string) (list []difference) {
+	a, b := strings.Split(docker, "\n"), strings.Split(ours, "\n")
+	if len(a) == 1 || len(b) == 1 {
+		return []difference{{path, docker, ours}}
+	}
+	common := make([][]int, len(a)+1) // the lengths of the longest common sequences of a[i:] and b[j:]
+	for i := range common {
+		common[i] = make([]int, len(b)+1)
+	}
+	for i := len(a) - 1; i >= 0; i-- {
+		for j := len(b) - 1; j >= 0; j-- {
+			common[i][j] = max(common[i+1][j], common[i][j+1])
+			if a[i] == b[j] {
+				common[i][j] = common[i+1][j+1] + 1
+			}
+		}
+	}
+	for i, j := 0, 0; i < len(a) || j < len(b); {
+		switch {
+		case i < len(a) && j < len(b) && a[i] == b[j]:
+			i, j = i+1, j+1
+		case j == len(b) || i < len(a) && common[i+1][j] >= common[i][j+1]:
+			list = append(list, difference{path: path, docker: a[i]})
+			i++
+		default:
+			list = append(list, difference{path: path, ours: b[j]})
+			j++
+		}
 	}
 	return list
 }
@@ -313,7 +385,7 @@ func TestCompare(t *testing.T) {
 		{of(step{}, 200, `{"a":{"b":1}}`), of(step{}, 200, `{}`), `[{$.a object }]`},
 		{of(step{}, 200, `[{"a":1},{"a":""}]`), of(step{}, 200, `[{"a":1},{"a":2}]`), `[{$[].a empty string or number number}]`},
 		{of(step{}, 404, `{"message":"No such x"}`), of(step{}, 404, `{"message":"no such x"}`), `[{$.message No such x no such x}]`},
-		{of(step{}, 404, `{"message":"a"}`), of(step{}, 409, `{"message":"a"}`), `[{status 404 409}]`},
+		{of(step{}, 404, `{"message":"a"}`), of(step{}, 409, `{"message":"a"}`), `[{status 404 a 409 a}]`},
 		{of(step{exact: "a.b"}, 200, `{"a":{"b":"x"}}`), of(step{exact: "a.b"}, 200, `{"a":{"b":"y"}}`), `[{value of $.a.b "x" "y"}]`},
 		{
 			of(step{}, 200, `{"0000000000000000000000000000000000000000000000000000000000000001":1}`),

@@ -81,7 +81,8 @@ func (c *conversation) answer() {
 		if line == "" {
 			break
 		}
-		if key, _, _ := strings.Cut(line, ":"); slices.Contains(headers, http.CanonicalHeaderKey(key)) || strings.EqualFold(key, "Transfer-Encoding") {
+		key, _, _ := strings.Cut(line, ":")
+		if slices.Contains([]string{"Content-Type", "Connection", "Upgrade", "Transfer-Encoding"}, http.CanonicalHeaderKey(key)) {
 			lines = append(lines, line)
 		}
 	}
