@@ -54,7 +54,9 @@ func (s *Server) Publish(typ, action, id string, attributes map[string]string) {
 	defer s.mu.Unlock()
 	s.catchUp()
 	if typ == Container {
-		attributes = s.container(core.ID(id)).attributes(attributes)
+		c := s.container(core.ID(id))
+		c.killed = c.killed || action == "kill" && attributes["signal"] == "9"
+		attributes = c.attributes(attributes)
 	}
 	s.log.add(time.Now(), typ, action, id, attributes)
 }

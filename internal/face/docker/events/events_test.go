@@ -398,6 +398,48 @@ func TestDieDelay(t *testing.T) {
 	})
 }
 
+// TestStops shows the events of a container that a client stops after its grace period, for a restart, and by SIGKILL.
+func TestStops(t *testing.T) {
+	n := enginetest.Fakes(t)
+	n.Options.Runtimes = []core.Runtime{enginetest.Bundles{Runtime: n.Runtime}}
+	n.Start()
+	r := newRig(t, n)
+	eng := r.As(core.OwnerDocker)
+	c := r.create(t, "web")
+	for _, test := range []struct {
+		call, kill string
+		want       []string
+	}{
+		{"docker stop", "15", []string{"kill 15", "kill 9", "die"}},
+		{RestartCall, "15", []string{"kill 15", "kill 9", "die", "stop"}},
+		{"docker rm", "9", []string{"kill 9", "die"}},
+	} {
+		r.start(t, c.ID)
+		since := time.Now()
+		r.s.Publish(Container, "kill", string(c.ID), map[string]string{"signal": test.kill})
+		var none time.Duration
+		if err := eng.StopContainer(t.Context(), c.ID, engine.StopOptions{Grace: &none, Request: core.StopRequest{Call: test.call, At: time.Now()}}); err != nil {
+			t.Fatal(err)
+		}
+		if err := eng.StopSandbox(t.Context(), c.Sandbox, engine.StopOptions{IfEnded: true}); err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		r.past(t, "")
+		past, _, leave := r.s.log.read(since, time.Time{})
+		leave()
+		for _, e := range past {
+			if e.Type == Container {
+				got = append(got, strings.TrimSpace(e.Action+" "+e.Actor.Attributes["signal"]))
+			}
+		}
+		same(t, got, test.want...)
+		if err := eng.RenewContainer(t.Context(), c.ID); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // TestProgramThatNeverRan shows that a container that was not started has neither die nor oom.
 func TestProgramThatNeverRan(t *testing.T) {
 	r := newRig(t, enginetest.New(t))

@@ -7,8 +7,14 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/longshore/longshore/internal/core"
 )
+
+// RestartCall is the Call of the request that stops a container for its restart. Such an end has the event stop, as if a client
+// had stopped it.
+const RestartCall = "docker restart"
 
 const (
 	// replayed is the number of the last events of the engine's log that a new agent reads for the clients that ask for the past.
@@ -29,6 +35,7 @@ type container struct {
 	started     time.Time
 	networks    []Endpoint
 	volumes     []core.VolumeMount
+	killed      bool // its event kill with SIGKILL was published since its start
 	// die publishes the end of its program, until it was called; nil when nothing waits.
 	die   func()
 	timer *time.Timer
@@ -121,6 +128,7 @@ func (s *Server) derive(e *core.Event) {
 	}
 	switch e.Kind {
 	case core.EventContainerCreated:
+		c.settle()
 		c.created, c.started = true, time.Time{}
 		if e.Note != core.NoteRenewed {
 			s.volumesOf(c, e)
@@ -169,18 +177,23 @@ func (s *Server) volumesOf(c *container, e *core.Event) {
 
 // begin publishes the mounts and connections of a container that was started.
 func (s *Server) begin(c *container, e *core.Event) {
-	c.started = e.At
+	c.started, c.killed = e.At, false
 	for _, v := range c.volumes {
 		s.log.add(e.At, Volume, "mount", v.Name, map[string]string{
 			"container": string(e.Container), "destination": v.Target, "driver": "local", "propagation": "", "read/write": strconv.FormatBool(!v.ReadOnly),
 		})
 	}
-	if s.Endpoints != nil {
-		c.networks = s.Endpoints(e.Container)
-	}
+	c.networks = s.endpoints(e.Container)
 	for _, n := range c.networks {
 		s.log.add(e.At, Network, "connect", n.ID, map[string]string{"container": string(e.Container), "name": n.Name, "type": n.Driver})
 	}
+}
+
+func (s *Server) endpoints(id core.ID) []Endpoint {
+	if s.Endpoints == nil {
+		return nil
+	}
+	return s.Endpoints(id)
 }
 
 // ended publishes the end of a container's program when its network, ports and volumes are released, because clients start the
@@ -194,9 +207,16 @@ func (s *Server) ended(c *container, e *core.Event, say func(string, map[string]
 	if e.Autopsy.OOM != nil {
 		say("oom", nil)
 	}
+	req := e.Autopsy.StopRequest
+	if req != nil && req.Stop && e.Autopsy.Exit.Signal == int(unix.SIGKILL) && !c.killed {
+		say("kill", map[string]string{"signal": strconv.Itoa(int(unix.SIGKILL))}) // its grace period was over
+	}
 	ran := max(0, int(e.At.Sub(c.started).Seconds()))
 	attributes := map[string]string{"exitCode": strconv.Itoa(e.Autopsy.Exit.Status()), "execDuration": strconv.Itoa(ran)}
 	networks, volumes := c.networks, c.volumes
+	if now := s.endpoints(e.Container); len(now) > 0 { // some may have been connected or disconnected since the start
+		networks = now
+	}
 	c.started, c.networks = time.Time{}, nil
 	id, at := string(e.Container), e.At
 	c.die = func() {
@@ -207,6 +227,9 @@ func (s *Server) ended(c *container, e *core.Event, say func(string, map[string]
 			s.log.add(at, Volume, "unmount", v.Name, map[string]string{"container": id, "driver": "local"})
 		}
 		say("die", attributes)
+		if req != nil && req.Call == RestartCall {
+			say("stop", nil)
+		}
 	}
 	c.timer = time.AfterFunc(dieDelay, func() {
 		s.mu.Lock()
