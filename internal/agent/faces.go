@@ -10,6 +10,7 @@ import (
 	"github.com/longshore/longshore/internal/config"
 	"github.com/longshore/longshore/internal/control"
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/dockertypes"
 	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/face"
 	"github.com/longshore/longshore/internal/face/cri"
@@ -137,12 +138,35 @@ func openMesos(n *node) func(context.Context, face.Deps) (face.Face, error) {
 
 func openDocker(n *node) func(context.Context, face.Deps) (face.Face, error) {
 	return func(_ context.Context, d face.Deps) (face.Face, error) {
+		driver := "cgroupfs"
+		if n.systemdCgroups() {
+			driver = "systemd"
+		}
 		return docker.New(docker.Options{
+			CgroupDriver: driver, CDIDirs: n.cfg.Engine.CDIDirs, Swarm: n.swarmMember,
 			Deps: d, Config: n.cfg.Face.Docker, Node: n.solo, Root: n.cfg.Agent.Root, Unified: func() bool { return n.cgroups.Mode() == core.CgroupV2 },
 			Transfers: n.images, Paused: n.store.Scope("docker-commits", false), Namespaces: n.keeper.Namespaces, Networks: n.network,
 			Others: []*engine.Client{n.engine.As(core.OwnerCLI)}, Bridge: n.cfg.Network.Bridge, Registry: n.cfg.Images.DefaultRegistry,
 		})
 	}
+}
+
+// swarmMember returns the node's membership of a Swarm in the form of Docker's API. A worker does not know the ids of its
+// managers.
+func (n *node) swarmMember() dockertypes.Swarm {
+	doc := dockertypes.Swarm{LocalNodeState: "inactive"}
+	if n.swarm == nil {
+		return doc
+	}
+	st := n.swarm.Status()
+	doc.NodeID, doc.Error = st.NodeID, st.Error
+	if st.NodeID != "" {
+		doc.LocalNodeState = "active"
+	}
+	for _, addr := range st.Managers {
+		doc.RemoteManagers = append(doc.RemoteManagers, dockertypes.Manager{Addr: addr})
+	}
+	return doc
 }
 
 func openSwarm(n *node) func(context.Context, face.Deps) (face.Face, error) {

@@ -10,7 +10,6 @@ import (
 	"io"
 	"os"
 	"runtime"
-	"runtime/debug"
 	"runtime/pprof"
 	"slices"
 	"sort"
@@ -39,14 +38,7 @@ func (s *nodeServer) Version(ctx context.Context, _ *longshorev1.VersionRequest)
 	resp := &longshorev1.VersionResponse{
 		Version: s.srv.o.Version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH, Started: view.Time(s.srv.o.Started), Pid: int32(os.Getpid()),
 	}
-	if info, ok := debug.ReadBuildInfo(); ok {
-		for _, kv := range info.Settings {
-			if kv.Key == "vcs.revision" {
-				resp.Revision = kv.Value
-			}
-		}
-	}
-	resp.Kernel = hostinfo.Kernel()
+	resp.Revision, resp.Kernel = hostinfo.Revision(), hostinfo.Kernel()
 	infos, err := s.srv.all.Runtimes(ctx)
 	if err != nil {
 		return nil, err

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"strconv"
 	"strings"
 
@@ -37,6 +38,18 @@ func Kernel() string {
 		return ""
 	}
 	return unix.ByteSliceToString(uts.Release[:])
+}
+
+// Revision returns the version of the source that the running program was built from, "" if it is unknown.
+func Revision() string {
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, kv := range info.Settings {
+			if kv.Key == "vcs.revision" {
+				return kv.Value
+			}
+		}
+	}
+	return ""
 }
 
 // Memory returns the size of the machine's memory in bytes.

@@ -19,6 +19,7 @@ import (
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/dockerhttp"
+	"github.com/longshore/longshore/internal/dockertypes"
 	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/face"
 	"github.com/longshore/longshore/internal/face/docker/events"
@@ -93,6 +94,12 @@ type Options struct {
 	Bridge string
 	// Registry is the default registry of image names; "" is docker.io.
 	Registry string
+	// CgroupDriver is cgroupfs or systemd; "" is cgroupfs.
+	CgroupDriver string
+	// CDIDirs are the directories with the descriptions of CDI devices.
+	CDIDirs []string
+	// Swarm returns the node's membership of a Swarm; nil is none.
+	Swarm func() dockertypes.Swarm
 }
 
 // Face serves Docker's Engine API.

@@ -37,12 +37,16 @@ func (f *Face) makeParts() {
 		Default: networks.Default{Interface: f.o.Bridge, Masquerade: true},
 	}
 	vols := &volumes.Server{Engine: f.own, Size: hostinfo.TreeBytes, Publish: f.events.Publish}
+	imgs := &images.Server{
+		Engine: f.own, Transfers: f.o.Transfers, Owner: core.OwnerDocker, Publish: f.events.Publish, DefaultRegistry: f.o.Registry, Driver: storageDriver,
+	}
 	f.parts.all = []interface{ Routes(m *dockerhttp.Mux) }{
 		f.events, f.parts.networks, vols,
-		&images.Server{Engine: f.own, Transfers: f.o.Transfers, Owner: core.OwnerDocker, Publish: f.events.Publish, DefaultRegistry: f.o.Registry, Driver: storageDriver},
+		imgs,
 		&stats.Server{Engine: f.own, Container: f.find, Publish: f.events.Publish, HidesEnv: hidesEnv},
 		&system.Server{
-			Engine: f.own, Build: system.Build{Version: EngineVersion, Agent: f.o.Version}, Versions: versions(), Readers: f.events.Readers, Volumes: vols.Documents,
+			Engine: f.own, Build: system.Build{Version: EngineVersion, Agent: f.o.Version, Commit: hostinfo.Revision()}, Versions: versions(),
+			CgroupDriver: f.o.CgroupDriver, CDIDirs: f.o.CDIDirs, Swarm: f.o.Swarm, Readers: f.events.Readers, Images: imgs.Documents, Volumes: vols.Documents,
 			Containers: func(ctx context.Context, api dockerhttp.Version) (any, error) { return f.summaries(ctx, api, true) },
 		},
 	}

@@ -44,22 +44,39 @@ func (s *Server) list(w http.ResponseWriter, r *dockerhttp.Request) error {
 	if err != nil {
 		return err
 	}
-	images, err := s.Engine.Images.List(r.Context())
+	out, err := s.summaries(r.Context(), r.API, keep, details{counts: !r.API.Before(countedSince), shared: r.Bool("shared-size")})
 	if err != nil {
 		return err
 	}
+	return dockerhttp.Reply(w, http.StatusOK, out)
+}
+
+// Documents returns the list of all images with the sizes that they share and the numbers of their containers, for system/df.
+func (s *Server) Documents(ctx context.Context, api dockerhttp.Version) (any, error) {
+	return s.summaries(ctx, api, func(*core.Image) bool { return true }, details{counts: true, shared: true})
+}
+
+// details selects members of a list of images.
+type details struct{ counts, shared bool }
+
+// summaries returns the list of the images that keep selects.
+func (s *Server) summaries(ctx context.Context, api dockerhttp.Version, keep func(*core.Image) bool, with details) ([]dockertypes.ImageSummary, error) {
+	images, err := s.Engine.Images.List(ctx)
+	if err != nil {
+		return nil, err
+	}
 	counts := map[digest.Digest]int64{}
-	if !r.API.Before(countedSince) {
-		users, err := s.users(r.Context())
+	if with.counts {
+		users, err := s.users(ctx)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		for _, u := range users {
 			counts[u.Image]++
 		}
 	}
 	var shared map[digest.Digest]int
-	if r.Bool("shared-size") {
+	if with.shared {
 		shared = layerUses(images)
 	}
 	slices.SortFunc(images, func(a, b core.Image) int { return cmp.Or(created(b).Compare(created(a)), cmp.Compare(a.ID, b.ID)) })
@@ -72,21 +89,21 @@ func (s *Server) list(w http.ResponseWriter, r *dockerhttp.Request) error {
 			Containers: -1, Created: unix(img.Config.Created), ID: img.ID.String(), Labels: img.Config.Config.Labels, RepoDigests: familiars(img.Digests),
 			RepoTags: familiars(img.Names), SharedSize: -1, Size: size(img),
 		}
-		if !r.API.Before(countedSince) {
+		if with.counts {
 			sum.Containers = counts[img.ID]
 		}
-		if r.API.Before(virtualUntil) {
+		if api.Before(virtualUntil) {
 			sum.VirtualSize = sum.Size
 		}
 		if shared != nil {
 			sum.SharedSize = sharedSize(img, shared)
 		}
-		if r.API.Before(noneSince) && len(img.Names)+len(img.Digests) == 0 {
+		if api.Before(noneSince) && len(img.Names)+len(img.Digests) == 0 {
 			sum.RepoTags, sum.RepoDigests = []string{"<none>:<none>"}, []string{"<none>@<none>"}
 		}
 		out = append(out, sum)
 	}
-	return dockerhttp.Reply(w, http.StatusOK, out)
+	return out, nil
 }
 
 // wanted returns a function that says whether an image matches the filters of a list, and removes the names that do not.
