@@ -432,6 +432,8 @@ type ImageTransfers interface {
 	Push(ctx context.Context, owner Owner, ref string, opts PushOptions) error
 	// Resolve asks a registry for the image of a name. It stores nothing.
 	Resolve(ctx context.Context, ref string, opts PullOptions) (RemoteImage, error)
+	// Tags asks a registry for the tags of a repository.
+	Tags(ctx context.Context, repo string, opts PullOptions) ([]string, error)
 	// Login asks a registry whether it takes credentials. Nothing is stored.
 	Login(ctx context.Context, host string, opts PushOptions) error
 }

@@ -139,7 +139,7 @@ var errGone = errors.New("layers of the image were removed or damaged while it w
 func (s *Store) pullOnce(ctx context.Context, owner core.Owner, named reference.Named, job worker.PullJob, opts core.PullOptions) (core.Image, error) {
 	key := fmt.Sprintf("%s %s %x", job.Ref, job.Platform, sha256.Sum256(fmt.Appendf(nil, "%q", job.Credentials)))
 	f := s.pulls.Join(ctx, key, func() *pulling { return &pulling{} }, func(ctx context.Context, p *pulling) error {
-		return s.runPull(ctx, p, owner, job, named)
+		return runPull(ctx, s, p, owner, job, named)
 	})
 	defer f.Leave()
 	defer f.State.subscribe(opts.Progress)()
@@ -152,7 +152,7 @@ func (s *Store) pullOnce(ctx context.Context, owner core.Owner, named reference.
 	return s.name(owner, named, f.State.image, opts.Pin)
 }
 
-func (s *Store) runPull(ctx context.Context, p *pulling, owner core.Owner, job worker.PullJob, named reference.Named) error {
+func runPull(ctx context.Context, s *Store, p *pulling, owner core.Owner, job worker.PullJob, named reference.Named) error {
 	admission, err := s.gate.Open(owner, named)
 	if err != nil {
 		return err

@@ -114,20 +114,33 @@ func (w *within) Read(p []byte) (int, error) {
 
 // Resolve implements core.ImageTransfers.
 func (s *Store) Resolve(ctx context.Context, ref string, opts core.PullOptions) (core.RemoteImage, error) {
+	img, err := askRegistry(ctx, s, ref, worker.PullJob{Resolve: true}, opts)
+	if err != nil {
+		return core.RemoteImage{}, err
+	}
+	return core.RemoteImage{Target: img.Target, Platforms: img.Platforms}, nil
+}
+
+// Tags implements core.ImageTransfers.
+func (s *Store) Tags(ctx context.Context, repo string, opts core.PullOptions) ([]string, error) {
+	img, err := askRegistry(ctx, s, repo, worker.PullJob{Tags: true}, opts)
+	return img.Tags, err
+}
+
+// askRegistry runs a job that stores nothing.
+func askRegistry(ctx context.Context, s *Store, ref string, job worker.PullJob, opts core.PullOptions) (worker.Image, error) {
 	named, err := normalize(ref, s.cfg.DefaultRegistry)
 	if err != nil {
-		return core.RemoteImage{}, fmt.Errorf("resolve: %w", err)
+		return worker.Image{}, fmt.Errorf("ask a registry: %w", err)
 	}
-	known, err := auths(s)
-	if err != nil {
-		return core.RemoteImage{}, fmt.Errorf("resolve %s: %w", named, err)
+	if job.Auths, err = auths(s); err != nil {
+		return worker.Image{}, fmt.Errorf("ask the registry of %s: %w", named, err)
 	}
-	job := worker.PullJob{Ref: named.String(), Resolve: true, Auths: known}
+	job.Ref = named.String()
 	if opts.Host == "" || registry.SameHost(opts.Host, reference.Domain(named)) {
 		job.Credentials = registry.Credentials{Username: opts.Username, Password: opts.Password, Token: opts.Token, Bearer: opts.Bearer}
 	}
 	l := s.newLease(nil)
 	defer l.release()
-	img, err := s.runner.Pull(ctx, l, job)
-	return core.RemoteImage{Target: img.Target, Platforms: img.Platforms}, err
+	return s.runner.Pull(ctx, l, job)
 }

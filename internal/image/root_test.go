@@ -2,6 +2,7 @@ package image_test
 
 import (
 	"bytes"
+	"net/http"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -13,6 +14,7 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/image"
 	"github.com/longshore/longshore/internal/image/imagetest"
 )
 
@@ -139,6 +141,47 @@ func TestThePullNamesItsLayersFirst(t *testing.T) {
 	for _, l := range b.Layers {
 		if last[l.Digest].Status != "exists" {
 			t.Errorf("layer %s the second time: %+v", l.Digest, last[l.Digest])
+		}
+	}
+}
+
+// TestAJoinerSeesTheLayers: a caller that joins a pull gets the earlier reports about its layers.
+func TestAJoinerSeesTheLayers(t *testing.T) {
+	reg := imagetest.NewRegistry(t)
+	name := reg.Push("lib/app", "v1", seeded(3, 50))
+	s := openWith(t, image.Options{Root: t.TempDir(), InProcess: true})
+	release := make(chan struct{})
+	reg.Intercept(func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+		if strings.Contains(r.URL.Path, "/blobs/") && r.Method == http.MethodGet && !strings.Contains(r.URL.Path, seeded(3, 50).ID.Encoded()) {
+			select {
+			case <-release:
+			case <-r.Context().Done():
+			}
+		}
+		next.ServeHTTP(w, r)
+	})
+	pull := func(layers chan<- []digest.Digest, ended chan<- error) {
+		var seen []digest.Digest
+		_, err := s.Pull(t.Context(), "cli", name, core.PullOptions{Always: true, Progress: func(p core.PullProgress) {
+			if p.Blob != "" && !slices.Contains(seen, p.Blob) {
+				if seen = append(seen, p.Blob); len(seen) == 3 {
+					layers <- slices.Clone(seen)
+				}
+			}
+		}})
+		ended <- err
+	}
+	layers, ended := make(chan []digest.Digest, 2), make(chan error, 2)
+	go pull(layers, ended)
+	first := <-layers
+	go pull(layers, ended)
+	if second := <-layers; !slices.Equal(second, first) {
+		t.Errorf("the second caller saw %v, the first one %v", second, first)
+	}
+	close(release)
+	for range 2 {
+		if err := <-ended; err != nil {
+			t.Error(err)
 		}
 	}
 }

@@ -456,6 +456,26 @@ func (s *Images) Resolve(ctx context.Context, ref string, _ core.PullOptions) (c
 	return core.RemoteImage{Target: ocispec.Descriptor{Digest: img.manifest}, Platforms: []ocispec.Platform{img.config.Platform}}, nil
 }
 
+// Tags returns the tags of a repository in the fake registries.
+func (s *Images) Tags(ctx context.Context, repo string, _ core.PullOptions) ([]string, error) {
+	if err := s.check(ctx, "Tags"); err != nil {
+		return nil, err
+	}
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	var tags []string
+	for name := range s.registry {
+		if tag, ok := strings.CutPrefix(name, strings.TrimSuffix(fullName(repo), "latest")); ok {
+			tags = append(tags, tag)
+		}
+	}
+	if len(tags) == 0 {
+		return nil, fmt.Errorf("tags of %s: %w", repo, errdefs.ErrNotFound)
+	}
+	slices.Sort(tags)
+	return tags, nil
+}
+
 // Export writes the names as JSON.
 func (s *Images) Export(ctx context.Context, owner core.Owner, refs []string, w io.Writer) error {
 	if err := s.check(ctx, "Export"); err != nil {

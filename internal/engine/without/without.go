@@ -96,6 +96,11 @@ func (Images) Resolve(_ context.Context, ref string, _ core.PullOptions) (core.R
 	return core.RemoteImage{}, noImages("ask for image", ref)
 }
 
+// Tags returns NotImplemented.
+func (Images) Tags(_ context.Context, repo string, _ core.PullOptions) ([]string, error) {
+	return nil, noImages("ask for the tags of", repo)
+}
+
 // Export returns NotImplemented.
 func (Images) Export(context.Context, core.Owner, []string, io.Writer) error {
 	return noImages("export images", "")

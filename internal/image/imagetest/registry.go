@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -128,6 +129,9 @@ func (r *Registry) serve(w http.ResponseWriter, req *http.Request) {
 	if r.take(w, req) {
 		return
 	}
+	if r.list(w, req) {
+		return
+	}
 	m := apiPath.FindStringSubmatch(req.URL.Path)
 	if m == nil {
 		http.NotFound(w, req)
@@ -153,6 +157,44 @@ func (r *Registry) serve(w http.ResponseWriter, req *http.Request) {
 		w.Header().Set("Content-Type", mediaType)
 	}
 	http.ServeContent(w, req, "", time.Time{}, bytes.NewReader(data))
+}
+
+var tagsPath = regexp.MustCompile(`^/v2/(.+)/tags/list$`)
+
+// tagsInPage is the number of tags in an answer, as small as that so that tests get several pages.
+const tagsInPage = 2
+
+// list answers with the tags of a repository, in pages, and reports whether the request was for them.
+func (r *Registry) list(w http.ResponseWriter, req *http.Request) bool {
+	m := tagsPath.FindStringSubmatch(req.URL.Path)
+	if m == nil {
+		return false
+	}
+	r.mu.Lock()
+	var tags []string
+	for name := range r.tags {
+		if tag, ok := strings.CutPrefix(name, m[1]+":"); ok {
+			tags = append(tags, tag)
+		}
+	}
+	r.mu.Unlock()
+	w.Header().Set("Content-Type", "application/json")
+	if len(tags) == 0 {
+		w.WriteHeader(http.StatusNotFound)
+		_, _ = w.Write([]byte(`{"errors":[{"code":"NAME_UNKNOWN","message":"repository name not known to registry"}]}`))
+		return true
+	}
+	slices.Sort(tags)
+	at, found := slices.BinarySearch(tags, req.URL.Query().Get("last"))
+	if found {
+		at++
+	}
+	end := min(len(tags), at+tagsInPage)
+	if end < len(tags) {
+		w.Header().Set("Link", "</v2/"+m[1]+"/tags/list?n=1000&last="+tags[end-1]+`>; rel="next"`)
+	}
+	_ = json.NewEncoder(w).Encode(map[string]any{"name": m[1], "tags": tags[at:end]})
+	return true
 }
 
 var uploadPath = regexp.MustCompile(`^/v2/(.+)/blobs/uploads/([^/]*)$`)

@@ -69,6 +69,7 @@ func Suite(t *testing.T, start func(t *testing.T) Harness) {
 		"ImportOfOneImage":             importOne,
 		"ImportOfARoot":                importRoot,
 		"ResolveStoresNothing":         resolve,
+		"TagsOfARepository":            listTags,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, start(t)) })
 	}
@@ -482,6 +483,19 @@ func resolve(t *testing.T, h Harness) {
 	}
 	_, err = h.Images.Resolve(t.Context(), strings.Replace(ref, "remote", "absent", 1), core.PullOptions{})
 	wantNotFound(t, "resolve of nothing", err)
+}
+
+// listTags: a registry lists the tags of a repository.
+func listTags(t *testing.T, h Harness) {
+	ref := h.Provide("team/tags", "v1", sample("tags"))
+	h.Provide("team/tags", "v2", sample("tags2"))
+	repo := strings.TrimSuffix(ref, ":v1")
+	tags, err := h.Images.Tags(t.Context(), repo, core.PullOptions{})
+	if slices.Sort(tags); err != nil || !slices.Equal(tags, []string{"v1", "v2"}) {
+		t.Errorf("tags %q, %v, want v1 and v2", tags, err)
+	}
+	_, err = h.Images.Tags(t.Context(), repo+"-absent", core.PullOptions{})
+	wantNotFound(t, "tags of nothing", err)
 }
 
 func exportImport(t *testing.T, h Harness) {

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"os"
@@ -498,6 +499,7 @@ type question struct {
 	what, method, path, accept string
 	offset                     int64
 	push                       *upload // nil when it only reads
+	query                      url.Values
 }
 
 // ask sends q to h and authenticates if asked to. Any status but 200 and 206, or those that q
@@ -507,6 +509,11 @@ func (r *Repository) ask(ctx context.Context, h docker.RegistryHost, q question)
 	u := url.URL{Scheme: h.Scheme, Host: h.Host, Path: h.Path + "/" + r.path + q.path}
 	if h.Host != r.home && h.Host != r.domain {
 		u.RawQuery = url.Values{"ns": {r.domain}}.Encode()
+	}
+	if len(q.query) > 0 {
+		values := u.Query()
+		maps.Copy(values, q.query)
+		u.RawQuery = values.Encode()
 	}
 	if q.push != nil && q.push.at != nil {
 		u = *q.push.at

@@ -36,12 +36,20 @@ func (w *Worker) Pull(ctx context.Context, agent Agent, job PullJob) (Image, err
 	if err != nil {
 		return Image{}, fmt.Errorf("pull %s: %w: %w", job.Ref, errdefs.ErrInvalidArgument, err)
 	}
-	if job.Resolve {
+	switch {
+	case job.Resolve:
 		img, err := w.resolve(ctx, named, job)
 		if err != nil {
 			return Image{}, fmt.Errorf("resolve %s: %w", job.Ref, err)
 		}
 		return img, nil
+	case job.Tags:
+		repo, err := registry.Open(ctx, named, w.registryOptions(job))
+		if err != nil {
+			return Image{}, err
+		}
+		tags, err := repo.Tags(ctx)
+		return Image{Tags: tags}, err
 	}
 	img, err := w.timed(ctx, func(ctx context.Context) (Image, error) {
 		return w.watched(ctx, func(ctx context.Context, p *watch) (Image, error) {

@@ -96,6 +96,8 @@ type PullJob struct {
 	Evidence bool `json:"evidence,omitempty"`
 	// Resolve asks only for the descriptor and the platforms of the image.
 	Resolve bool `json:"resolve,omitempty"`
+	// Tags asks only for the tags of the repository.
+	Tags bool `json:"tags,omitempty"`
 }
 
 // Image is an image that is now in the store, with its layers unpacked and on disk.
@@ -110,6 +112,8 @@ type Image struct {
 	Annotations map[string]string `json:"annotations,omitempty"`
 	// Platforms are those of a job that only resolves. Nothing else but Target is set then.
 	Platforms []ocispec.Platform `json:"platforms,omitempty"`
+	// Tags are those of a job that only lists tags. Nothing else is set then.
+	Tags []string `json:"tags,omitempty"`
 }
 
 // Layer is one unpacked layer.

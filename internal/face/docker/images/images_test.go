@@ -207,6 +207,35 @@ func TestPullShowsEachLayer(t *testing.T) {
 	}
 }
 
+// TestPullOfAllTags: without a tag all images of the repository are fetched, also from several pages of tags.
+func TestPullOfAllTags(t *testing.T) {
+	r := newRig(t)
+	var want []string
+	for _, tag := range []string{"a", "b", "c", "d", "latest"} {
+		want = append(want, r.reg.Push("lib/many", tag, sample(tag).Build()))
+	}
+	repo := r.reg.Host + "/lib/many"
+	text := r.want(200, "POST", "/images/create?fromImage="+repo, nil, nil)
+	if list := messages(t, text); list[len(list)-1].Status != "Status: Downloaded newer image for "+repo || strings.Count(text, "Pulling from lib/many") != 5 || strings.Count(text, "Digest: ") != 5 {
+		t.Errorf("%s", text)
+	}
+	if got := r.tags(""); !slices.Equal(got, want) {
+		t.Errorf("pulled %q, want %q", got, want)
+	}
+	if got := r.told(); len(got) != 1 || !strings.HasPrefix(got[0], "image pull "+repo+" ") {
+		t.Errorf("events %q", got)
+	}
+	r.reg.Intercept(func(w http.ResponseWriter, req *http.Request, next http.Handler) {
+		w.Header().Set("Link", "<http://169.254.169.254/x?last=a>; rel=next") // without an end, and at another place
+		_, _ = io.WriteString(w, `{"tags":["a"]}`)
+	})
+	r.refused(503, "POST", "/images/create?fromImage="+repo, "its pages do not end")
+	r.reg.Intercept(func(w http.ResponseWriter, _ *http.Request, _ http.Handler) {
+		_, _ = io.WriteString(w, `{"tags":["../x"]}`)
+	})
+	r.refused(500, "POST", "/images/create?fromImage="+repo, "the registry lists the tag")
+}
+
 // TestPullErrorsHaveAStatus: until the image is resolved an error is a status, and later a message with the member error.
 func TestPullErrorsHaveAStatus(t *testing.T) {
 	r := newRig(t)
@@ -218,7 +247,7 @@ func TestPullErrorsHaveAStatus(t *testing.T) {
 		words  string
 	}{
 		"fromImage=" + app + "&tag=absent":              {404, "manifest for " + app + ":absent not found: manifest unknown"},
-		"fromImage=" + app:                              {404, app + ":latest not found"},
+		"fromImage=" + app + "none":                     {404, "repository " + app + "none not found: "},
 		"fromImage=Bad":                                 {400, "invalid reference format"},
 		"fromImage=" + app + "&tag=b%20d":               {400, "invalid tag format"},
 		"fromImage=scratch":                             {403, "'scratch' is a reserved name"},

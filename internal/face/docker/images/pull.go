@@ -36,8 +36,8 @@ func (s *Server) create(w http.ResponseWriter, r *dockerhttp.Request) error {
 	return invalid.Plainf("fromImage or fromSrc is missing")
 }
 
-// pull fetches an image. The first byte is sent once the registry has said that the image exists, so that an error before has a
-// status. A name without a tag means the tag latest.
+// pull fetches an image, or without a tag all images of a repository. The first byte is sent once the registry has said that the image
+// exists, so that an error before has a status.
 func (s *Server) pull(w http.ResponseWriter, r *dockerhttp.Request) error {
 	named, err := s.parseTagged(strings.TrimSuffix(r.Get("fromImage"), ":"), r.Get("tag"))
 	if err != nil {
@@ -46,44 +46,79 @@ func (s *Server) pull(w http.ResponseWriter, r *dockerhttp.Request) error {
 	if reference.FamiliarName(named) == "scratch" {
 		return errdefs.ErrPermissionDenied.WithMessage("'scratch' is a reserved name")
 	}
-	named = reference.TagNameOnly(named)
-	before, err := s.Engine.Images.Get(r.Context(), named.String())
-	if err != nil && !errdefs.IsNotFound(err) && !errdefs.IsDataLoss(err) {
-		return err
+	all := []reference.Named{named}
+	if reference.IsNameOnly(named) {
+		if all, err = s.everyTag(r, named); err != nil {
+			return registryFault(named, err)
+		}
 	}
 	out := dockerhttp.NewStream(w)
-	shown := follow(out, pullWords, dockertypes.Progress{Status: "Pulling from " + reference.Path(named), ID: selector(named)})
-	shown.moving = true
-	opts := pullOptions(r)
-	opts.Platform, opts.Always, opts.Progress = r.Get("platform"), true, shown.step
-	img, err := s.Engine.Images.Pull(r.Context(), named.String(), opts)
-	shown.finish()
-	if err != nil {
-		err = registryFault(named, err)
-		if !out.Began() {
-			return err
+	text, labels, warnings := "Image is up to date for ", map[string]string(nil), []string(nil)
+	for _, n := range all {
+		img, newer, err := s.pullOne(r, out, n)
+		if err != nil {
+			err = registryFault(n, err)
+			if !out.Began() {
+				return err
+			}
+			out.Fail(err)
+			return nil
 		}
-		out.Fail(err)
-		return nil
+		if newer {
+			text = "Downloaded newer image for "
+		}
+		labels = img.Config.Config.Labels
+		if p, err := platforms.Parse(r.Get("platform")); err == nil && !platforms.OnlyStrict(p).Match(img.Config.Platform) {
+			warnings = append(warnings, "WARNING: "+otherPlatform(reference.FamiliarString(n), img, p))
+		}
 	}
-	text := "Downloaded newer image for "
-	if before.ID == img.ID {
-		text = "Image is up to date for "
-	}
-	lines := []string{"Status: " + text + reference.FamiliarString(named)}
-	if d := digestFor(named, before, img); d != "" {
-		lines = slices.Insert(lines, 0, "Digest: "+d)
-	}
-	if p, err := platforms.Parse(r.Get("platform")); err == nil && !platforms.OnlyStrict(p).Match(img.Config.Platform) {
-		lines = append(lines, "WARNING: "+otherPlatform(reference.FamiliarString(named), img, p))
-	}
-	s.publish("pull", reference.FamiliarString(named), reference.FamiliarName(named), img.Config.Config.Labels)
-	for _, l := range lines {
+	s.publish("pull", reference.FamiliarString(named), reference.FamiliarName(named), labels)
+	for _, l := range slices.Insert(warnings, 0, "Status: "+text+reference.FamiliarString(named)) {
 		if err := out.Send(dockertypes.Progress{Status: l}); err != nil {
 			return nil //nolint:nilerr // the client is gone
 		}
 	}
 	return nil
+}
+
+// everyTag asks the registry for the tags of a repository.
+func (s *Server) everyTag(r *dockerhttp.Request, repo reference.Named) (list []reference.Named, err error) {
+	tags, err := s.Transfers.Tags(r.Context(), repo.Name(), pullOptions(r))
+	if err != nil {
+		return nil, err
+	}
+	for _, tag := range tags {
+		named, err := reference.WithTag(repo, tag)
+		if err != nil {
+			return nil, fmt.Errorf("the registry lists the tag %.200q: %w", tag, err)
+		}
+		list = append(list, named)
+	}
+	if len(list) == 0 {
+		return nil, fmt.Errorf("the registry lists no tags of %s: %w", repo.Name(), errdefs.ErrNotFound)
+	}
+	return list, nil
+}
+
+// pullOne fetches an image, shows its progress and its digest, and reports whether it is another one than before.
+func (s *Server) pullOne(r *dockerhttp.Request, out *dockerhttp.Stream, named reference.Named) (img core.Image, newer bool, err error) {
+	before, err := s.Engine.Images.Get(r.Context(), named.String())
+	if err != nil && !errdefs.IsNotFound(err) && !errdefs.IsDataLoss(err) {
+		return core.Image{}, false, err
+	}
+	shown := follow(out, pullWords, dockertypes.Progress{Status: "Pulling from " + reference.Path(named), ID: selector(named)})
+	shown.moving = true
+	opts := pullOptions(r)
+	opts.Platform, opts.Always, opts.Progress = r.Get("platform"), true, shown.step
+	img, err = s.Engine.Images.Pull(r.Context(), named.String(), opts)
+	shown.finish()
+	if err != nil {
+		return core.Image{}, false, err
+	}
+	if d := digestFor(named, before, img); d != "" {
+		_ = out.Send(dockertypes.Progress{Status: "Digest: " + d}) // if the client is gone, the next message fails, too
+	}
+	return img, before.ID != img.ID, nil
 }
 
 // pullOptions returns the request's credentials for a registry.
