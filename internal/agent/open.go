@@ -172,6 +172,7 @@ func (n *node) openNetwork(open *closers) (err error) {
 	run := n.cfg.Agent.State
 	if n.network, err = network.New(network.Options{
 		Config: n.cfg.Network, Avoid: rangesOfOthers(n.cfg), Store: n.store.Scope("network", true), Leases: n.store.Scope("leases", false), StateDir: filepath.Join(run, "cni"), Logger: n.log,
+		Holder: n.keeper.Held(),
 		Names: &names.Options{Dir: filepath.Join(run, "names"), Command: []string{"/proc/self/exe", names.Arg}, Holder: n.keeper.Held(), Started: func(ctx context.Context, pid int) {
 			settle(ctx, n.log, fmt.Sprintf("longshore-names-%d.scope", pid), pid)
 		}, Unanswered: n.unanswered.store},

@@ -160,7 +160,9 @@ type Port struct {
 	HostIP netip.Addr `json:"host_ip,omitzero"` // the zero Addr is every address of the host
 	// Host 0 has the network choose a free one, which is the sandbox's until Teardown and is in
 	// NetworkStatus.Ports. CNI's plugins choose none.
-	Host      uint16 `json:"host"`
+	Host uint16 `json:"host"`
+	// HostLast, if it is above Host, has the network choose the first free one from Host to it. CNI's plugins choose none.
+	HostLast  uint16 `json:"host_last,omitempty"`
 	Container uint16 `json:"container"`
 }
 

@@ -56,7 +56,9 @@ type Options struct {
 	StateDir string
 	// Names has the name server of networks that users define run; nil runs this very program as
 	// one (names.Arg).
-	Names  *names.Options
+	Names *names.Options
+	// Holder keeps the sockets of host ports while there is no agent; nil: nobody does.
+	Holder core.Holder
 	Logger *slog.Logger // nil: slog.Default
 	// Now is the clock that decides when freed addresses may be leased again; nil is time.Now.
 	Now func() time.Time
@@ -112,6 +114,7 @@ func New(o Options) (*Network, error) {
 		o.Logger = slog.Default()
 	}
 	n := &Network{cfg: o.Config.Filled(), store: o.Store, log: o.Logger, avoid: o.Avoid}
+	n.claims.Holder, n.claims.Logger = o.Holder, o.Logger
 	var err error
 	if n.mode, err = n.decideMode(); err != nil {
 		return nil, err
@@ -168,7 +171,7 @@ func namesOptions(o Options) names.Options {
 // Close closes sockets and ends the watch of other programs' rules. Sandboxes keep their network.
 func (n *Network) Close() error {
 	n.names.Close()
-	return n.drivers.stop()
+	return errors.Join(n.drivers.stop(), n.claims.Close())
 }
 
 // Release removes our bridges and all our rules from the host, for an agent that ends and leaves
@@ -327,12 +330,15 @@ func (n *Network) Recover(ctx context.Context, live []core.NetworkRequest) error
 func (n *Network) restoreShared(ctx context.Context, live []core.NetworkRequest) error {
 	var errs []error
 	var boxes []names.Box
+	alive := map[core.ID]bool{}
 	for _, req := range live {
+		alive[req.Sandbox] = true
 		if req.Last.Resolver.IsValid() {
 			boxes = append(boxes, n.box(req, req.Last))
 		}
 		if req.Last.Mode == netconf.StatusNone && len(req.Last.Ports) > 0 { // of a sandbox that is on no network just now
 			errs = append(errs, n.claims.Take(req.Sandbox, bridge.Claims(req.Last.Ports)))
+			n.claims.Reopen(req.Sandbox, bridge.Claims(req.Last.Ports))
 		}
 		if i, b := n.bridges.wayOut(req, req.Last); b != nil && req.Last.Interfaces[i].NoDefault {
 			if err := b.SetDefaultRoute(req, req.Last.Interfaces[i]); err != nil && !kernel.IsLinkGone(err) {
@@ -340,6 +346,7 @@ func (n *Network) restoreShared(ctx context.Context, live []core.NetworkRequest)
 			}
 		}
 	}
+	n.claims.Sweep(alive)
 	if err := n.names.Recover(ctx, boxes); err != nil { // the sandboxes run, and have all else
 		n.log.ErrorContext(ctx, "sandboxes on networks of their own have no name server; the next one that is set up there tries again", "error", err.Error())
 	}

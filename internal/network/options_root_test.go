@@ -1,6 +1,9 @@
 package network_test
 
 import (
+	"errors"
+	"fmt"
+	"net"
 	"net/netip"
 	"strings"
 	"testing"
@@ -9,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/keeper/keepertest"
 	"github.com/longshore/longshore/internal/network/networktest"
 	"github.com/longshore/longshore/internal/roottest"
 )
@@ -238,4 +242,89 @@ func TestNetworksWithoutIPv4(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestPublishedPortsAreTaken: other programs of the host do not get a sandbox's port, also while there is no agent, and
+// connections go to the sandbox. It is free again when the sandbox is gone.
+func TestPublishedPortsAreTaken(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		h := keepertest.NewHolder(t)
+		r := newRig(t, nil)
+		r.holder = h
+		r.start()
+		ns := networktest.NewNamespace(t)
+		b := r.do(ns, r.request(ns, 1, port("tcp", 18080, 80), port("udp", 18053, 53), core.Port{Proto: "tcp", Host: 18080, HostLast: 18082, Container: 81}, core.Port{Proto: "tcp", Container: 82}))
+		ns.Serve(t, "tcp", 80)
+		ns.Serve(t, "udp", 53)
+		ns.Serve(t, "tcp", 81)
+		if p := b.req.Last.Ports[2]; p.Host != 18081 || p.HostLast != 0 {
+			t.Errorf("chosen of a range: %+v", p)
+		}
+		chosen := b.req.Last.Ports[3].Host
+		taken := func(when string, want bool) {
+			t.Helper()
+			for _, n := range []uint16{18080, 18081, chosen} {
+				l, err := net.Listen("tcp", fmt.Sprintf(":%d", n))
+				if err == nil {
+					_ = l.Close()
+				}
+				if errors.Is(err, unix.EADDRINUSE) != want {
+					t.Errorf("%s: listen at %d: %v", when, n, err)
+				}
+			}
+			p, err := net.ListenPacket("udp", ":18053")
+			if err == nil {
+				_ = p.Close()
+			}
+			if errors.Is(err, unix.EADDRINUSE) != want {
+				t.Errorf("%s: listen at 18053: %v", when, err)
+			}
+		}
+		reach := func(when string) {
+			t.Helper()
+			for _, n := range []int{18080, 18081} {
+				if _, err := networktest.Ask("tcp", fmt.Sprintf("127.0.0.1:%d", n)); err != nil {
+					t.Errorf("%s: %v", when, err)
+				}
+			}
+			if _, err := networktest.Ask("udp", "127.0.0.1:18053"); err != nil {
+				t.Errorf("%s: %v", when, err)
+			}
+			if err := connect6(18080); !errors.Is(err, unix.ECONNREFUSED) {
+				t.Errorf("%s: ::1 is not refused at once, so that clients try 127.0.0.1: %v", when, err)
+			}
+		}
+		taken("at first", true)
+		reach("at first")
+		if err := r.net.Close(); err != nil {
+			t.Error(err)
+		}
+		r.net = nil
+		taken("without an agent", true)
+		reach("without an agent")
+		r.start()
+		if err := r.net.Recover(t.Context(), []core.NetworkRequest{b.req}); err != nil {
+			t.Fatal(err)
+		}
+		taken("with the next agent", true)
+		reach("with the next agent")
+		r.down(b)
+		taken("without the sandbox", false)
+		if held, err := h.Names(t.Context()); err != nil || len(held) > 0 {
+			t.Errorf("the holder has %q, %v", held, err)
+		}
+	})
+}
+
+// connect6 connects to a port of ::1.
+func connect6(port int) error {
+	fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Close(fd) }()
+	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &unix.Timeval{Sec: 1}); err != nil {
+		return err
+	}
+	return unix.Connect(fd, &unix.SockaddrInet6{Port: port, Addr: netip.IPv6Loopback().As16()})
 }

@@ -23,7 +23,8 @@ type rig struct {
 	conf netconf.Config
 	dir  string
 	// names has the name server's options, when not as usual.
-	names *names.Options
+	names  *names.Options
+	holder core.Holder
 	// The clock stands still at now, so that no rest ends on a slow machine, and is advanced by
 	// ahead.
 	now   time.Time
@@ -59,7 +60,7 @@ func (r *rig) try() error {
 	}
 	n, err := network.New(network.Options{
 		Config: r.conf, Store: r.kv, StateDir: r.dir, Logger: slog.New(slog.NewTextHandler(r.t.Output(), nil)),
-		Now: func() time.Time { return r.now.Add(r.ahead) }, Names: r.names,
+		Now: func() time.Time { return r.now.Add(r.ahead) }, Names: r.names, Holder: r.holder,
 	})
 	if err != nil {
 		return err

@@ -65,9 +65,12 @@ func (n *Network) Setup(ctx context.Context, req core.NetworkRequest) (core.Netw
 	if err := n.freePorts(req.Config.Ports); err != nil {
 		return core.NetworkStatus{}, err
 	}
-	st := core.NetworkStatus{Mode: "builtin", Ports: n.choosePorts(req.Config.Ports)}
+	chosen, err := n.choosePorts(req.Config.Ports)
+	if err != nil {
+		return core.NetworkStatus{}, err
+	}
+	st := core.NetworkStatus{Mode: "builtin", Ports: chosen}
 	n.held[req.Sandbox] = st
-	var err error
 	for _, a := range req.Config.Attached() {
 		if st, err = n.attach(req.Sandbox, st, a); err != nil {
 			delete(n.held, req.Sandbox)
@@ -168,7 +171,9 @@ func (n *Network) freePorts(ports []core.Port) error {
 			return fmt.Errorf("setup network: protocol %q: %w", p.Proto, errdefs.ErrInvalidArgument)
 		}
 		for _, st := range n.held {
-			if slices.ContainsFunc(st.Ports, func(q core.Port) bool { return p.Host != 0 && p.Host == q.Host && p.Proto == q.Proto }) {
+			if slices.ContainsFunc(st.Ports, func(q core.Port) bool {
+				return p.Host != 0 && p.HostLast <= p.Host && p.Host == q.Host && p.Proto == q.Proto
+			}) {
 				return fmt.Errorf("setup network: host port %d is taken: %w", p.Host, errdefs.ErrFailedPrecondition)
 			}
 		}
@@ -178,16 +183,25 @@ func (n *Network) freePorts(ports []core.Port) error {
 
 // choosePorts returns ports with those chosen that are left to the network. Preconditions: lock is
 // held.
-func (n *Network) choosePorts(ports []core.Port) []core.Port {
+func (n *Network) choosePorts(ports []core.Port) ([]core.Port, error) {
 	ports = slices.Clone(ports)
 	for i, p := range ports {
+		if p.HostLast > p.Host {
+			for p.HostLast = 0; p.Host < ports[i].HostLast && n.freePorts([]core.Port{p}) != nil; {
+				p.Host++
+			}
+			if err := n.freePorts([]core.Port{p}); err != nil {
+				return nil, fmt.Errorf("%w: %w", err, errdefs.ErrResourceExhausted)
+			}
+			ports[i] = p
+		}
 		for next := uint16(FirstChosenPort); ports[i].Host == 0; next++ {
 			if p.Host = next; n.freePorts([]core.Port{p}) == nil && !slices.ContainsFunc(ports, func(q core.Port) bool { return q.Host == next }) {
 				ports[i] = p
 			}
 		}
 	}
-	return ports
+	return ports, nil
 }
 
 // freeAddr returns a free address, but for network, gateway and broadcast. Preconditions: lock is

@@ -185,7 +185,7 @@ func (b *Bridge) add(_ context.Context, req core.NetworkRequest) (_ core.Network
 			err = errors.Join(err, b.leases.Release(req.Sandbox))
 		}
 	}()
-	claimed, err := b.claim(req.Sandbox, b.placed(req.Config.Ports))
+	claimed, err := b.claim(req.Sandbox, placed(req.Config.Ports, b.hostIP))
 	if err != nil {
 		return core.NetworkStatus{}, err
 	}
@@ -325,41 +325,50 @@ func (b *Bridge) claim(id core.ID, want []core.Port) (_ []core.Port, err error) 
 			b.claims.Drop(id)
 		}
 	}()
-	for _, c := range named {
-		if err := ports.Probe(c); err != nil {
-			return nil, err
-		}
-	}
-	claimed := slices.Clone(want)
-	if len(named) == len(want) {
-		return claimed, nil
-	}
-	pool, err := b.cfg.Pool()
-	if err != nil {
+	if err := b.claims.Open(named); err != nil {
 		return nil, err
 	}
+	claimed, err := b.choose(id, want)
+	if err == nil {
+		b.claims.Hold(id)
+	}
+	return claimed, err
+}
+
+// choose claims ports of the ranges that the request names, and of the pool where it names none. It returns all ports.
+func (b *Bridge) choose(id core.ID, want []core.Port) ([]core.Port, error) {
+	claimed := slices.Clone(want)
 	for i, p := range claimed {
-		if p.Host != 0 {
+		var c ports.Claim
+		var err error
+		switch {
+		case p.Host == 0:
+			var pool ports.Pool
+			if pool, err = b.cfg.Pool(); err == nil {
+				c, err = b.claims.Choose(id, claimOf(p), pool)
+			}
+		case p.HostLast > p.Host:
+			c, err = b.claims.First(id, claimOf(p), p.HostLast)
+		default:
 			continue
 		}
-		c, err := b.claims.Choose(id, claimOf(p), pool)
 		if err != nil {
 			return nil, err
 		}
-		claimed[i].Host = c.Port
+		claimed[i].Host, claimed[i].HostLast = c.Port, 0
 	}
 	return claimed, nil
 }
 
-// placed returns the ports with the network's own address in those that name none.
-func (b *Bridge) placed(list []core.Port) []core.Port {
-	if !b.hostIP.IsValid() {
+// placed returns the ports with a network's own address, if it has one, in those that name none.
+func placed(list []core.Port, hostIP netip.Addr) []core.Port {
+	if !hostIP.IsValid() {
 		return list
 	}
 	list = slices.Clone(list)
 	for i := range list {
 		if !list[i].HostIP.IsValid() {
-			list[i].HostIP = b.hostIP
+			list[i].HostIP = hostIP
 		}
 	}
 	return list
@@ -376,7 +385,7 @@ func claimOf(p core.Port) ports.Claim {
 // Claims are the claims of those of the ports that name a host port.
 func Claims(list []core.Port) (named []ports.Claim) {
 	for _, p := range list {
-		if p.Host != 0 {
+		if p.Host != 0 && p.HostLast <= p.Host {
 			named = append(named, claimOf(p))
 		}
 	}

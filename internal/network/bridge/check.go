@@ -121,6 +121,7 @@ func (b *Bridge) rebuild(live []core.NetworkRequest, alive map[core.ID]bool) err
 			errs = append(errs, fmt.Errorf("sandbox %s: %w", req.Sandbox.Short(), err))
 			continue
 		}
+		b.claims.Reopen(req.Sandbox, Claims(req.Last.Ports))
 		fwds = append(fwds, more...)
 	}
 	if !used && !Exists(b.cfg.Bridge) {

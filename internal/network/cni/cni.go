@@ -103,7 +103,7 @@ func (c *Driver) NotReady(ctx context.Context) string {
 // Attach implements network.Driver: it runs ADD for each requested interface.
 func (c *Driver) Attach(ctx context.Context, req core.NetworkRequest, _ core.NetworkStatus) (_ core.NetworkStatus, err error) {
 	for _, p := range req.Config.Ports {
-		if p.Host == 0 {
+		if p.Host == 0 || p.HostLast > p.Host {
 			return core.NetworkStatus{}, fmt.Errorf("port %d: name its host port, because CNI's plugins choose none: %w", p.Container, errdefs.ErrInvalidArgument)
 		}
 	}

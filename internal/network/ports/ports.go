@@ -7,8 +7,10 @@ package ports
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"net/netip"
+	"os"
 	"sync"
 
 	"github.com/containerd/errdefs"
@@ -68,8 +70,16 @@ func (c Claim) clash(o Claim) bool {
 // Claims records the ports of all sandboxes. The zero value is empty and ready to use; it is safe
 // for concurrent use.
 type Claims struct {
-	mu  sync.Mutex // guards all, turn
+	// Holder keeps the sockets of ports while there is no agent; nil: nobody does.
+	Holder core.Holder
+	Logger *slog.Logger // nil: no log
+
+	mu  sync.Mutex // guards all, turn, sockets, held, stale
 	all map[number]map[Claim]core.ID
+	// sockets are those of sandboxes' ports.
+	sockets map[Claim]*os.File
+	held    map[core.ID]int // the number of names in the holder
+	stale   []string        // names that the holder has not dropped
 	// turn counts the choices, from a random start, so that a freed port is chosen again as late as
 	// possible.
 	turn int
@@ -135,11 +145,12 @@ func (c *Claims) put(id core.ID, want Claim) {
 func (c *Claims) Choose(id core.ID, want Claim, from Pool) (Claim, error) {
 	for range from.size() {
 		var ok bool
-		if want.Port, ok = c.next(id, want, from); !ok {
+		if want.Port, ok = c.next(from); !ok || !c.free(id, want) {
 			continue
 		}
-		err := bind(want)
-		if err == nil || unsupported(err) {
+		f, err := occupy(want)
+		if err == nil {
+			c.keep(want, f)
 			return want, nil
 		}
 		c.drop(want)
@@ -151,25 +162,51 @@ func (c *Claims) Choose(id core.ID, want Claim, from Pool) (Claim, error) {
 	return Claim{}, fmt.Errorf("claim host port %s: none of %s is free: %w", want, from, errdefs.ErrResourceExhausted)
 }
 
-// next claims the next port in turn; ok is false if it is in use.
-func (c *Claims) next(id core.ID, want Claim, from Pool) (port uint16, ok bool) {
+// First claims the first free port from that of want to last, and binds it. Errors are those of Choose.
+func (c *Claims) First(id core.ID, want Claim, last uint16) (Claim, error) {
+	all := Pool{First: want.Port, Last: last}
+	for n := uint32(all.First); n <= uint32(last); n++ {
+		want.Port = uint16(n)
+		if !c.free(id, want) {
+			continue
+		}
+		f, err := occupy(want)
+		if err == nil {
+			c.keep(want, f)
+			return want, nil
+		}
+		c.drop(want)
+		if !errors.Is(err, unix.EADDRINUSE) {
+			return Claim{}, probed(want, err)
+		}
+	}
+	want.Port = 0
+	return Claim{}, fmt.Errorf("claim host port %s: none of %s is free: %w", want, all, errdefs.ErrResourceExhausted)
+}
+
+// free claims a port if nobody has it, the sandbox included.
+func (c *Claims) free(id core.ID, want Claim) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for have := range c.all[want.number()] {
+		if want.clash(have) {
+			return false
+		}
+	}
+	c.put(id, want)
+	return true
+}
+
+// next returns the next port in turn; ok is false if it is reserved.
+func (c *Claims) next(from Pool) (port uint16, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.turn == 0 {
 		c.turn = 1 + rand.IntN(from.size()) //nolint:gosec // no secret
 	}
-	want.Port = from.First + uint16(c.turn%from.size())
+	port = from.First + uint16(c.turn%from.size())
 	c.turn++
-	if from.reserved[want.Port] {
-		return 0, false
-	}
-	for have := range c.all[want.number()] {
-		if want.clash(have) {
-			return 0, false
-		}
-	}
-	c.put(id, want)
-	return want.Port, true
+	return port, !from.reserved[port]
 }
 
 // drop releases one claim.
@@ -178,6 +215,7 @@ func (c *Claims) drop(claim Claim) {
 	defer c.mu.Unlock()
 	n := claim.number()
 	delete(c.all[n], claim)
+	c.closeSocket(claim)
 	if len(c.all[n]) == 0 {
 		delete(c.all, n)
 	}
@@ -195,12 +233,26 @@ func (c *Claims) Give(id core.ID, claim Claim) {
 
 // Drop releases the ports of a sandbox. It is idempotent.
 func (c *Claims) Drop(id core.ID) {
+	c.dropClaims(id)
+	c.unhold(id)
+}
+
+// closeSocket closes the socket of a claim. Preconditions: mu is held.
+func (c *Claims) closeSocket(claim Claim) {
+	if f := c.sockets[claim]; f != nil {
+		_ = f.Close()
+		delete(c.sockets, claim)
+	}
+}
+
+func (c *Claims) dropClaims(id core.ID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for n, claims := range c.all {
 		for claim, holder := range claims {
 			if holder == id {
 				delete(claims, claim)
+				c.closeSocket(claim)
 			}
 		}
 		if len(claims) == 0 {

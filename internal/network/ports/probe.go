@@ -42,22 +42,31 @@ func unsupported(err error) bool {
 }
 
 func bind(c Claim) error {
+	fd, err := bindSocket(c)
+	if err == nil {
+		_ = unix.Close(fd)
+	}
+	return err
+}
+
+// bindSocket returns a socket that is bound to a port, and listens.
+func bindSocket(c Claim) (fd int, err error) {
 	ip := c.IP
 	if !ip.IsValid() {
 		// One socket for both families conflicts with listeners of either.
-		err := bindAddr(c, netip.IPv6Unspecified(), false)
+		fd, err := bindAddr(c, netip.IPv6Unspecified(), false)
 		if !errors.Is(err, unix.EAFNOSUPPORT) && !errors.Is(err, unix.EADDRNOTAVAIL) {
-			return err
+			return fd, err
 		}
 		ip = netip.IPv4Unspecified()
 	}
 	return bindAddr(c, ip, true)
 }
 
-func bindAddr(c Claim, ip netip.Addr, v6only bool) error {
+func bindAddr(c Claim, ip netip.Addr, v6only bool) (fd int, err error) {
 	proto, err := Number(c.Proto)
 	if err != nil {
-		return err
+		return -1, err
 	}
 	family, typ := unix.AF_INET, unix.SOCK_STREAM
 	if ip.Is6() {
@@ -66,33 +75,37 @@ func bindAddr(c Claim, ip netip.Addr, v6only bool) error {
 	if proto == unix.IPPROTO_UDP {
 		typ = unix.SOCK_DGRAM
 	}
-	fd, err := unix.Socket(family, typ|unix.SOCK_CLOEXEC, int(proto))
-	if err != nil {
-		return err
+	if fd, err = unix.Socket(family, typ|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, int(proto)); err != nil {
+		return -1, err
 	}
-	defer func() { _ = unix.Close(fd) }()
+	defer func() {
+		if err != nil {
+			_ = unix.Close(fd)
+			fd = -1
+		}
+	}()
 	if ip.Is6() {
 		only := 0
 		if v6only {
 			only = 1
 		}
 		if err := unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, only); err != nil {
-			return err
+			return fd, err
 		}
 	}
 	if proto == unix.IPPROTO_TCP {
 		// Listeners count, connections in TIME_WAIT do not.
 		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil {
-			return err
+			return fd, err
 		}
 	}
 	if err := unix.Bind(fd, sockaddr(ip, c.Port)); err != nil {
-		return err
+		return fd, err
 	}
 	if typ == unix.SOCK_STREAM {
-		return unix.Listen(fd, 1)
+		return fd, unix.Listen(fd, 1)
 	}
-	return nil
+	return fd, nil
 }
 
 func sockaddr(ip netip.Addr, port uint16) unix.Sockaddr {
