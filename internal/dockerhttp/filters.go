@@ -43,7 +43,7 @@ func ParseAnyFilters(text string) (Filters, error) {
 	if err := json.Unmarshal([]byte(text), &f); err != nil {
 		var lists map[string][]string
 		if err := json.Unmarshal([]byte(text), &lists); err != nil {
-			return nil, invalid.Errorf("invalid filter: %.200q", text)
+			return nil, invalid.Errorf("invalid filter")
 		}
 		f = Filters{}
 		for k, values := range lists {
@@ -118,7 +118,7 @@ func (f Filters) Bool(key string) (value, set bool, err error) {
 	yes := slices.Contains(values, "true") || slices.Contains(values, "1")
 	no := slices.Contains(values, "false") || slices.Contains(values, "0")
 	if yes == no || slices.ContainsFunc(values, func(v string) bool { return !slices.Contains([]string{"true", "1", "false", "0"}, v) }) {
-		return false, true, invalid.Errorf("invalid filter '%s=%q'", key, values)
+		return false, true, invalid.Errorf("invalid filter '%s=%s'", key, values)
 	}
 	return yes, true, nil
 }

@@ -31,6 +31,9 @@ type created struct {
 
 func (f *Face) create(w http.ResponseWriter, r *dockerhttp.Request) error {
 	ctx := r.Context()
+	if r.ContentLength == 0 {
+		return invalid.Errorf("invalid JSON: got EOF while reading request body")
+	}
 	body := &translate.Create{}
 	if err := r.Decode(body); err != nil {
 		return err
@@ -54,13 +57,17 @@ func (f *Face) create(w http.ResponseWriter, r *dockerhttp.Request) error {
 	if want := r.Get("platform"); want != "" {
 		p, err := platforms.Parse(want)
 		if err != nil {
-			return invalid.Errorf("invalid platform %q: %v", want, err)
+			return invalid.Errorf("%v", err)
 		}
 		if !platforms.OnlyStrict(p).Match(img.Config.Platform) {
-			return errdefs.ErrNotFound.WithMessage(fmt.Sprintf("image with reference %s was found but does not provide the specified platform (%s)", body.Image, want))
+			return errdefs.ErrNotFound.WithMessage(fmt.Sprintf("image with reference %s was found but its platform (%s) does not match the specified platform (%s)",
+				body.Image, platforms.Format(img.Config.Platform), want))
 		}
 	}
 	c, err := f.make(ctx, name, body, img)
+	if errdefs.IsNotFound(err) {
+		return invalid.Errorf("%s", dockerhttp.Text(err)) // at 404, docker's command line pulls the image
+	}
 	if err != nil {
 		return f.conflict(ctx, err)
 	}

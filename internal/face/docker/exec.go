@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -75,7 +76,11 @@ func (x *execs) find(id string) (*execution, error) {
 	if e := x.all[core.ProcessID(id)]; e != nil {
 		return e, nil
 	}
-	return nil, errdefs.ErrNotFound.WithMessage("No such exec instance: " + id)
+	return nil, noSuchExec(id)
+}
+
+func noSuchExec(id string) error {
+	return errdefs.ErrNotFound.WithMessage("No such exec instance: " + id)
 }
 
 // forget drops execs some time after their end, until ctx ends.
@@ -160,7 +165,7 @@ func line(words []string) string {
 func executable(c core.Container) error {
 	switch {
 	case c.State == core.ContainerPaused:
-		return errdefs.ErrFailedPrecondition.WithMessage(fmt.Sprintf("container %s is paused, unpause the container before exec", c.ID))
+		return errdefs.ErrFailedPrecondition.WithMessage(fmt.Sprintf("Container %s is paused, unpause the container before exec", c.Key))
 	case c.Restarting():
 		return errdefs.ErrFailedPrecondition.WithMessage(fmt.Sprintf("container %s is restarting, wait until the container is running", c.ID))
 	case c.State != core.ContainerRunning:
@@ -225,15 +230,12 @@ func (x *execs) startExec(w http.ResponseWriter, r *dockerhttp.Request) error {
 	}
 	c, err := x.f.own.Container(ctx, e.container)
 	if err != nil {
-		return noSuchContainer(string(e.container))
+		return noSuchExec(string(e.id))
 	}
 	if err := executable(c); err != nil {
 		return err
 	}
-	if body.ConsoleSize != nil {
-		if !body.Tty {
-			return invalid.Errorf("console size is only supported when TTY is enabled")
-		}
+	if body.ConsoleSize != nil && body.Tty {
 		e.cfg.ConsoleSize = body.ConsoleSize
 	}
 	if body.Detach {
@@ -257,8 +259,11 @@ func (x *execs) startExec(w http.ResponseWriter, r *dockerhttp.Request) error {
 func (x *execs) begin(ctx context.Context, c core.Container, e *execution) (*attach.Session, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.started {
+	switch {
+	case e.running:
 		return nil, errdefs.ErrFailedPrecondition.WithMessage(fmt.Sprintf("exec command %s is already running", e.id))
+	case e.started:
+		return nil, errdefs.ErrFailedPrecondition.WithMessage(fmt.Sprintf("exec command %s has already run", e.id))
 	}
 	cfg, err := x.process(c, e)
 	if err != nil {
@@ -271,7 +276,7 @@ func (x *execs) begin(ctx context.Context, c core.Container, e *execution) (*att
 	if err != nil {
 		code := core.StartStatus(err)
 		e.code, e.ended = &code, time.Now()
-		return nil, startError(err)
+		return nil, startError(err, "OCI runtime exec failed: exec failed: unable to start container process: ")
 	}
 	e.running = true
 	return at, nil
@@ -283,28 +288,21 @@ func (x *execs) serveExec(ctx context.Context, c core.Container, e *execution, c
 	at, err := x.begin(ctx, c, e)
 	if err != nil {
 		// The header is sent: dockerd's error is output, too.
-		text := dockerhttp.Text(err)
-		if tty {
-			text += "\r\n"
-		} else {
-			text += "\n"
-		}
-		_ = out.Write(dockerhttp.Stderr, []byte(text))
+		_ = out.Write(dockerhttp.Stdout, []byte(dockerhttp.Text(err)+"\r\n"))
 		_ = conn.CloseWrite()
 		return
 	}
-	var gone sync.Once
-	left := false
+	var left atomic.Bool
 	at.Output = func(stderr bool, data []byte) error {
 		stream, want := dockerhttp.Stdout, e.cfg.AttachStdout
 		if stderr {
 			stream, want = dockerhttp.Stderr, e.cfg.AttachStderr
 		}
-		if !want || left {
+		if !want || left.Load() {
 			return nil
 		}
 		if err := out.Write(stream, data); err != nil {
-			gone.Do(func() { left = true })
+			left.Store(true)
 		}
 		return nil
 	}
@@ -400,17 +398,20 @@ func (x *execs) inspectExec(w http.ResponseWriter, r *dockerhttp.Request) error 
 	}
 	c, err := x.f.own.Container(r.Context(), e.container)
 	if err != nil {
-		return noSuchContainer(string(e.container))
+		return noSuchExec(string(e.id))
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.running && c.State == core.ContainerExited {
-		return errdefs.ErrNotFound.WithMessage("No such exec instance: " + string(e.id))
+		return noSuchExec(string(e.id))
 	}
 	d := execDocument{
 		ID: string(e.id), Running: e.running, ExitCode: e.code, OpenStdin: e.cfg.AttachStdin, OpenStdout: e.cfg.AttachStdout, OpenStderr: e.cfg.AttachStderr,
-		ContainerID: string(e.container), DetachKeys: e.keys, CanRemove: e.code != nil,
+		ContainerID: string(e.container), DetachKeys: []byte{}, CanRemove: e.code != nil,
 		ProcessConfig: execProcess{Tty: e.cfg.Tty, Entrypoint: e.cfg.Cmd[0], Arguments: e.cfg.Cmd[1:], Privileged: &e.cfg.Privileged, User: e.cfg.User},
+	}
+	if e.cfg.DetachKeys != "" {
+		d.DetachKeys = e.keys
 	}
 	if p := c.Process(e.id); p != nil {
 		d.Pid = p.Pid

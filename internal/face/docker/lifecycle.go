@@ -19,6 +19,7 @@ import (
 	"github.com/longshore/longshore/internal/invalid"
 	"github.com/longshore/longshore/internal/ocispec"
 	"github.com/longshore/longshore/internal/solo"
+	stranslate "github.com/longshore/longshore/internal/solo/translate"
 )
 
 // verbs has the operations that change a container.
@@ -46,21 +47,21 @@ func (v verbs) start(w http.ResponseWriter, r *dockerhttp.Request) error {
 		if solo.RecordOf(c).AutoRemove {
 			v.f.solo.DropIfAuto(ctx, c)
 		}
-		return startError(err)
+		return startError(err, notCreated)
 	}
 	return dockerhttp.Reply(w, http.StatusNoContent, nil)
 }
 
 // startError gives the error of a program that cannot be executed the words that docker's command line makes exit codes of.
-func startError(err error) error {
+func startError(err error, prefix string) error {
 	var refused *core.StartError
 	if !errors.As(err, &refused) {
 		return err
 	}
-	text := err.Error()
+	text := strings.Replace(refused.Error(), "exec \"", "exec: \"", 1)
 	switch core.StartStatus(err) {
 	case 127:
-		if !strings.Contains(text, "no such file or directory") {
+		if !strings.Contains(text, "no such file or directory") && !strings.Contains(text, "executable file not found") {
 			text += ": executable file not found in $PATH"
 		}
 	case 126:
@@ -68,15 +69,18 @@ func startError(err error) error {
 			text += ": permission denied"
 		}
 	}
-	return invalid.Errorf("failed to create task for container: %s: unknown", text)
+	return invalid.Errorf("%s%s", prefix, text)
 }
+
+// notCreated begins dockerd's error for a program that cannot be executed.
+const notCreated = "failed to create task for container: failed to create shim task: OCI runtime create failed: runc create failed: unable to start container process: error during container init: "
 
 // stopOptions reads the signal and the seconds of a stop or restart.
 func stopOptions(r *dockerhttp.Request, call string) (engine.StopOptions, error) {
 	opts := engine.StopOptions{Request: stopRequest(call)}
 	if s := r.Get("signal"); s != "" && !r.API.Before("1.42") {
 		if _, err := ocispec.Signal(s); err != nil {
-			return opts, fmt.Errorf("Invalid signal: %s", s) //nolint:staticcheck // dockerd's words, and its status 500
+			return opts, fmt.Errorf("cannot stop container: %s: invalid signal: %s", r.Vars["id"], s) // dockerd's status is 500, too
 		}
 		opts.Signal = s
 	}
@@ -145,7 +149,7 @@ func (v verbs) restart(w http.ResponseWriter, r *dockerhttp.Request) error {
 		v.f.killed(c, signalOf(c, opts.Signal))
 	}
 	if err := v.f.solo.Restart(ctx, c, opts); err != nil {
-		return startError(err)
+		return startError(err, notCreated)
 	}
 	v.f.publish(c, "restart", nil)
 	return dockerhttp.Reply(w, http.StatusNoContent, nil)
@@ -157,10 +161,16 @@ func (v verbs) kill(w http.ResponseWriter, r *dockerhttp.Request) error {
 	if text := r.Get("signal"); text != "" {
 		var err error
 		if signal, err = ocispec.Signal(text); err != nil {
-			return invalid.Errorf("Invalid signal: %s", text)
+			if _, nerr := strconv.Atoi(text); nerr == nil {
+				return invalid.Errorf("cannot kill container: %s: the linux daemon does not support signal %s", r.Vars["id"], text)
+			}
+			return invalid.Errorf("cannot kill container: %s: invalid signal: %s", r.Vars["id"], text)
 		}
 	}
 	c, err := v.f.find(ctx, r.Vars["id"])
+	if errdefs.IsNotFound(err) {
+		return errdefs.ErrNotFound.WithMessage(fmt.Sprintf("cannot kill container: %s: %s", r.Vars["id"], dockerhttp.Text(err)))
+	}
 	if err != nil {
 		return err
 	}
@@ -190,7 +200,7 @@ func (v verbs) pause(w http.ResponseWriter, r *dockerhttp.Request) error {
 	}
 	switch c.State {
 	case core.ContainerPaused:
-		return errdefs.ErrFailedPrecondition.WithMessage(fmt.Sprintf("container %s is already paused", c.ID))
+		return errdefs.ErrFailedPrecondition.WithMessage(fmt.Sprintf("Container %s is already paused", c.ID))
 	case core.ContainerRunning:
 	default:
 		return errdefs.ErrFailedPrecondition.WithMessage(fmt.Sprintf("container %s is not running", c.ID))
@@ -198,6 +208,7 @@ func (v verbs) pause(w http.ResponseWriter, r *dockerhttp.Request) error {
 	if err := v.f.own.PauseContainer(ctx, c.ID); err != nil {
 		return err
 	}
+	v.f.publish(c, "pause", nil)
 	return dockerhttp.Reply(w, http.StatusNoContent, nil)
 }
 
@@ -213,6 +224,7 @@ func (v verbs) unpause(w http.ResponseWriter, r *dockerhttp.Request) error {
 	if err := v.f.own.ResumeContainer(ctx, c.ID); err != nil {
 		return err
 	}
+	v.f.publish(c, "unpause", nil)
 	return dockerhttp.Reply(w, http.StatusNoContent, nil)
 }
 
@@ -228,9 +240,14 @@ func (v verbs) rename(w http.ResponseWriter, r *dockerhttp.Request) error {
 		return invalid.Errorf("Neither old nor new names may be empty")
 	case name == string(c.Key):
 		return invalid.Errorf("Renaming a container with the same name as its current name")
+	case !stranslate.ValidName(name):
+		return invalid.Errorf("Error when allocating new name: Invalid container name (/%s), only [a-zA-Z0-9][a-zA-Z0-9_.-] are allowed", name)
 	}
 	if err := v.f.solo.Rename(ctx, c, name); err != nil {
-		return v.f.conflict(ctx, err)
+		if err = v.f.conflict(ctx, err); errdefs.IsAlreadyExists(err) {
+			return errdefs.ErrAlreadyExists.WithMessage("Error when allocating new name: " + dockerhttp.Text(err))
+		}
+		return err
 	}
 	v.f.publish(c, "rename", map[string]string{"oldName": "/" + string(c.Key)})
 	return dockerhttp.Reply(w, http.StatusNoContent, nil)
@@ -248,8 +265,10 @@ func (v verbs) resize(w http.ResponseWriter, r *dockerhttp.Request) error {
 	if c.State != core.ContainerRunning {
 		return errdefs.ErrFailedPrecondition.WithMessage(fmt.Sprintf("container %s is not running", c.ID))
 	}
-	if err := v.f.own.Resize(r.Context(), core.Ref{Container: c.ID}, size); err != nil {
-		return err
+	if c.Main.TTY { // dockerd accepts a size for programs without a terminal
+		if err := v.f.own.Resize(r.Context(), core.Ref{Container: c.ID}, size); err != nil {
+			return err
+		}
 	}
 	v.f.publish(c, "resize", map[string]string{"height": r.Get("h"), "width": r.Get("w")})
 	return dockerhttp.Reply(w, http.StatusOK, nil)
@@ -259,11 +278,11 @@ func (v verbs) resize(w http.ResponseWriter, r *dockerhttp.Request) error {
 func sizeOf(r *dockerhttp.Request) (core.Size, error) {
 	h, err := strconv.ParseUint(r.Get("h"), 10, 32)
 	if err != nil {
-		return core.Size{}, invalid.Errorf("invalid resize height %q: %v", r.Get("h"), err)
+		return core.Size{}, invalid.Errorf("invalid resize height %q: %v", r.Get("h"), errors.Unwrap(err))
 	}
 	w, err := strconv.ParseUint(r.Get("w"), 10, 32)
 	if err != nil {
-		return core.Size{}, invalid.Errorf("invalid resize width %q: %v", r.Get("w"), err)
+		return core.Size{}, invalid.Errorf("invalid resize width %q: %v", r.Get("w"), errors.Unwrap(err))
 	}
 	return core.Size{Rows: uint16(min(h, 0xffff)), Cols: uint16(min(w, 0xffff))}, nil
 }
@@ -282,9 +301,9 @@ func (v verbs) remove(w http.ResponseWriter, r *dockerhttp.Request) error {
 	case c.Removing:
 		return errdefs.ErrFailedPrecondition.WithMessage(fmt.Sprintf("removal of container %s is already in progress", r.Vars["id"]))
 	case !force && c.State == core.ContainerPaused:
-		return errdefs.ErrFailedPrecondition.WithMessage(fmt.Sprintf("cannot remove container %q: container is paused and must be unpaused first", "/"+string(c.Key)))
+		return errdefs.ErrFailedPrecondition.WithMessage(fmt.Sprintf("cannot remove container %q: container is paused and must be unpaused first", r.Vars["id"]))
 	case !force && (running || c.Restarting()):
-		return errdefs.ErrFailedPrecondition.WithMessage(fmt.Sprintf("cannot remove container %q: container is running: stop the container before removing or force remove", "/"+string(c.Key)))
+		return errdefs.ErrFailedPrecondition.WithMessage(fmt.Sprintf("cannot remove container %q: container is running: stop the container before removing or force remove", r.Vars["id"]))
 	}
 	if running {
 		v.f.killed(c, int(syscall.SIGKILL))

@@ -2,6 +2,7 @@ package docker
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"slices"
 	"strconv"
@@ -46,6 +47,9 @@ func (f *Face) inspect(w http.ResponseWriter, r *dockerhttp.Request) error {
 		for name, e := range doc.NetworkSettings.Networks {
 			if name != bridgeNetwork && name != hostNetwork && name != noneNetwork {
 				e.Aliases = append(slices.Clone(e.Aliases), c.ID.Short())
+				if h := doc.Config.Hostname; h != c.ID.Short() {
+					e.Aliases = append(e.Aliases, h)
+				}
 			}
 		}
 	}
@@ -161,17 +165,17 @@ func (f *Face) selection(ctx context.Context, filters dockerhttp.Filters) (selec
 	s := selection{f: filters, images: map[string]bool{}, networkID: f.networkID}
 	for _, v := range filters.Values("status") {
 		if !slices.Contains([]string{view.Created, view.Running, view.Paused, view.Restarting, view.Removing, view.Exited, "dead"}, v) {
-			return s, invalid.Errorf("invalid filter 'status=%s'", v)
+			return s, invalid.Errorf("invalid filter 'status=%s': invalid value for state (%s): must be one of created, running, paused, restarting, removing, exited, dead", v, v)
 		}
 	}
 	for _, v := range filters.Values("health") {
 		if !slices.Contains(healthStatuses, v) {
-			return s, invalid.Errorf("invalid filter 'health=%s'", v)
+			return s, invalid.Errorf("invalid filter 'health=%s': invalid value for health (%s): must be one of none, starting, healthy, unhealthy", v, v)
 		}
 	}
 	for _, v := range filters.Values("exited") {
 		if _, err := strconv.Atoi(v); err != nil {
-			return s, invalid.Errorf("invalid filter 'exited=%s'", v)
+			return s, invalid.Errorf("invalid filter 'exited=%s': %v", v, err)
 		}
 	}
 	for _, key := range []string{"publish", "expose"} {
@@ -274,12 +278,9 @@ func (s *selection) ports(o *view.Object) bool {
 		return false
 	}
 	published := func(v string) bool {
-		for p := range o.Asked.HostConfig.PortBindings {
-			if in(v, p) {
-				return true
-			}
-		}
-		return false
+		return slices.ContainsFunc(o.Summary(time.Time{}, dockerhttp.Version{}).Ports, func(p view.PublishedPort) bool {
+			return p.PublicPort != 0 && in(v, dockertypes.Port(fmt.Sprintf("%d/%s", p.PublicPort, p.Type)))
+		})
 	}
 	return s.f.Any("expose", exposed) && s.f.Any("publish", published)
 }

@@ -1,6 +1,7 @@
 package translate
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -45,7 +46,7 @@ func (c *Create) Complete(n Node) error {
 		return invalid.Errorf("config cannot be empty in order to create a container")
 	}
 	if c.Image == "" {
-		return invalid.Errorf("no command specified: the request names no image")
+		return invalid.Errorf("no command specified")
 	}
 	if c.HostConfig == nil {
 		c.HostConfig = &dockertypes.HostConfig{}
@@ -97,12 +98,15 @@ func (c *Create) Complete(n Node) error {
 		no := false
 		h.OomKillDisable = &no
 	}
-	c.endpoints(n)
+	if ends := c.NetworkingConfig; ends != nil && len(ends.EndpointsConfig) > 1 && n.API.Before("1.44") {
+		return invalid.Errorf("Container cannot be created with multiple network endpoints: %s", strings.Join(slices.Sorted(maps.Keys(ends.EndpointsConfig)), ", "))
+	}
+	c.endpoints()
 	return c.ports(n)
 }
 
 // endpoints moves the settings of a container's networks to their present places.
-func (c *Create) endpoints(n Node) {
+func (c *Create) endpoints() {
 	if c.NetworkingConfig == nil {
 		c.NetworkingConfig = &Networking{}
 	}
@@ -124,9 +128,10 @@ func (c *Create) endpoints(n Node) {
 	if all[mode] == nil {
 		all[mode] = &dockertypes.Endpoint{}
 	}
-	if c.MacAddress != "" && n.API.Before("1.44") && all[mode].MacAddress == "" {
+	if all[mode].MacAddress == "" {
 		all[mode].MacAddress = c.MacAddress
 	}
+	c.MacAddress = all[mode].MacAddress
 }
 
 // ports completes the names of ports with their protocols, and exposes those that are published.
@@ -144,7 +149,9 @@ func (c *Create) ports(n Node) error {
 		}
 		bound[full] = append(bound[full], list...)
 	}
-	h.PortBindings = bound
+	if h.PortBindings != nil {
+		h.PortBindings = bound
+	}
 	exposed := map[dockertypes.Port]struct{}{}
 	for p := range c.ExposedPorts {
 		list, err := portRange(p)
@@ -171,14 +178,17 @@ func (c *Create) refuse() error {
 		set  bool
 		text string
 	}{
-		{h.Isolation != "" && h.Isolation != defaultMode, "invalid isolation '" + h.Isolation + "': on Linux there is only default"},
+		{h.Isolation != "" && h.Isolation != defaultMode, "invalid isolation (" + h.Isolation + "): linux only supports 'default'"},
 		{h.VolumeDriver != "" && h.VolumeDriver != "local", "VolumeDriver \"" + h.VolumeDriver + "\" not found: a node has the driver local only"},
 		{h.CPURealtimePeriod != 0 || h.CPURealtimeRuntime != 0, "CpuRealtimePeriod and CpuRealtimeRuntime are not possible: use CpuQuota and CpuPeriod"},
 		{!slices.Contains([]string{"", "json-file", "local", "none"}, h.LogConfig.Type), "LogConfig.Type \"" + h.LogConfig.Type + "\" is not possible: use json-file, local or none, and read the output by logs"},
 		{len(h.StorageOpt) > 0, "StorageOpt is not possible: a container's layer has no size of its own"},
-		{h.Memory != 0 && h.Memory < minMemory, "Minimum memory limit allowed is 6MB"},
 		{h.AutoRemove && h.RestartPolicy.Name != "" && h.RestartPolicy.Name != "no", "can't create 'AutoRemove' container with restart policy"},
-		{h.NanoCPUs > 0 && (h.CPUQuota != 0 || h.CPUPeriod != 0), "conflicting options: Nano CPUs and CPU Period or Quota cannot both be set"},
+		{c.WorkingDir != "" && c.WorkingDir[0] != '/', "the working directory '" + c.WorkingDir + "' is invalid, it needs to be an absolute path"},
+		{slices.ContainsFunc(c.Env, func(e string) bool { return e == "" || e[0] == '=' }), "invalid environment variable: a variable has no name"},
+		{h.OomScoreAdj < -1000 || h.OomScoreAdj > 1000, fmt.Sprintf("Invalid value %d, range for oom score adj is [-1000, 1000]", h.OomScoreAdj)},
+		{!validMode(h.PidMode), "invalid PID mode: " + h.PidMode},
+		{!validMode(h.IpcMode, "private", "shareable", "none", defaultMode), "invalid IPC mode: " + h.IpcMode},
 		{h.Privileged && h.UsernsMode == "private", "UsernsMode private cannot be combined with Privileged"},
 		{h.UsernsMode != "" && h.UsernsMode != hostMode && h.UsernsMode != "private", "invalid user namespace mode: " + h.UsernsMode},
 		{h.UTSMode != "" && h.UTSMode != hostMode, "invalid UTS mode: " + h.UTSMode},
@@ -189,10 +199,24 @@ func (c *Create) refuse() error {
 			return invalid.Errorf("%s", r.text)
 		}
 	}
+	for _, e := range h.ExtraHosts {
+		if !strings.ContainsAny(e, ":=") {
+			return invalid.Errorf("bad format for add-host: %q", e)
+		}
+	}
+	if err := limits(&h.Resources); err != nil {
+		return err
+	}
+	if err := restarts(h.RestartPolicy); err != nil {
+		return err
+	}
 	return c.refuseJoined()
 }
 
-const minMemory = 6 << 20
+// validMode reports whether a mode of namespaces is the host's, that of a container, or one of others.
+func validMode(mode string, others ...string) bool {
+	return mode == "" || mode == hostMode || strings.HasPrefix(mode, "container:") || slices.Contains(others, mode)
+}
 
 // refuseJoined refuses settings of a network that the container shares with another one.
 func (c *Create) refuseJoined() error {

@@ -59,23 +59,15 @@ func (c *Create) Merge(img core.Image) {
 	c.mergeHealth(img.Health)
 }
 
-// mergeEnv returns the image's variables with the request's instead of those of the same names. A variable without a value removes the
-// image's.
+// mergeEnv returns the request's variables, and the image's of other names. One without a value stays in documents and takes the
+// place of the image's; the program gets neither.
 func mergeEnv(image, own []string) []string {
-	var out []string
+	out := append([]string{}, own...)
 	for _, e := range image {
 		name, _, _ := strings.Cut(e, "=")
 		if !slices.ContainsFunc(own, func(o string) bool { n, _, _ := strings.Cut(o, "="); return n == name }) {
 			out = append(out, e)
 		}
-	}
-	for _, e := range own {
-		if strings.Contains(e, "=") {
-			out = append(out, e)
-		}
-	}
-	if out == nil {
-		out = []string{}
 	}
 	return out
 }

@@ -39,14 +39,19 @@ func (c *Create) Request(name string, network func(string) (string, error)) (Req
 		Name: name, Image: c.Image, Workdir: c.WorkingDir, User: c.User, Tty: c.Tty, Stdin: c.OpenStdin, StdinOnce: c.OpenStdin && c.StdinOnce,
 		Hostname: c.Hostname, Domainname: c.Domainname, Labels: c.Labels, StopSignal: c.StopSignal, Env: environment(c.Env), Mounts: m.List, Tmpfs: m.Tmpfs,
 		Privileged: h.Privileged, CapAdd: h.CapAdd, CapDrop: h.CapDrop, ReadOnly: h.ReadonlyRootfs, Init: h.Init != nil && *h.Init, Runtime: runtimeOf(h.Runtime),
-		AutoRemove: h.AutoRemove, NewPrivileges: true, ShmBytes: uint64(max(h.ShmSize, 0)), Sysctls: h.Sysctls, Groups: h.GroupAdd,
+		AutoRemove: h.AutoRemove, NewPrivileges: true, Sysctls: h.Sysctls, Groups: h.GroupAdd,
 		CpusetCpus: h.CpusetCpus, CpusetMems: h.CpusetMems, CpuShares: uint64(max(h.CPUShares, 0)), MemoryBytes: uint64(max(h.Memory, 0)), MemorySwapBytes: h.MemorySwap,
 		MemoryReservationBytes: uint64(max(h.MemoryReservation, 0)), CpuQuota: h.CPUQuota, CpuPeriod: uint64(max(h.CPUPeriod, 0)), Cpus: float64(h.NanoCPUs) / 1e9,
 		OomScoreAdj: int32(h.OomScoreAdj), Annotations: h.Annotations, Links: h.Links, VolumesFrom: h.VolumesFrom, PublishAll: h.PublishAllPorts, //nolint:gosec // checked by the engine
 		Pid: mode(h.PidMode), Ipc: h.IpcMode, Uts: h.UTSMode, Cgroupns: h.CgroupnsMode, Userns: mode(h.UsernsMode), DeviceCgroupRules: h.DeviceCgroupRules,
 		BlkioWeight: uint32(h.BlkioWeight), Systemd: "false", NoLog: h.LogConfig.Type == "none",
-		Dns:     &longshorev1.Dns{Servers: h.DNS, Searches: h.DNSSearch, Options: h.DNSOptions},
 		Restart: policy(h.RestartPolicy), OomKillDisable: h.OomKillDisable != nil && *h.OomKillDisable,
+	}
+	if h.IpcMode == "private" || h.IpcMode == "shareable" {
+		req.ShmBytes = uint64(max(h.ShmSize, 0)) // others have the size of the namespace that they join
+	}
+	if len(h.DNS)+len(h.DNSSearch)+len(h.DNSOptions) > 0 {
+		req.Dns = &longshorev1.Dns{Servers: h.DNS, Searches: h.DNSSearch, Options: h.DNSOptions}
 	}
 	if h.IpcMode == "none" {
 		return Request{}, invalid.Errorf("IpcMode none is not possible: use private")
@@ -207,7 +212,7 @@ func (c *Create) security(req *longshorev1.CreateRequest) error {
 		case "systempaths":
 			req.Unmasked = value == "unconfined"
 		default:
-			return invalid.Errorf("invalid --security-opt 2: %q", o)
+			return invalid.Errorf("invalid --security-opt 1: %q", o)
 		}
 	}
 	if m := c.HostConfig.MaskedPaths; m != nil && len(m) == 0 && c.HostConfig.ReadonlyPaths != nil && len(c.HostConfig.ReadonlyPaths) == 0 {

@@ -8,11 +8,11 @@ import (
 
 // Update returns a request for other limits and another restart policy.
 func Update(res *dockertypes.Resources, p dockertypes.RestartPolicy) (*longshorev1.UpdateRequest, error) {
-	if res.Memory != 0 && res.Memory < minMemory {
-		return nil, invalid.Errorf("Minimum memory limit allowed is 6MB")
+	if err := limits(res); err != nil {
+		return nil, err
 	}
-	if res.NanoCPUs > 0 && (res.CPUQuota != 0 || res.CPUPeriod != 0) {
-		return nil, invalid.Errorf("conflicting options: Nano CPUs and CPU Period or Quota cannot both be set")
+	if err := restarts(p); err != nil {
+		return nil, err
 	}
 	if res.BlkioWeight != 0 {
 		return nil, invalid.Errorf("BlkioWeight cannot be updated: create the container with it")

@@ -146,10 +146,11 @@ func (o *Object) Inspect() *dockertypes.Container {
 		},
 		Mounts: o.mounts(), NetworkSettings: o.network(),
 	}
-	if log := solo.RecordOf(*c).Log; log != "" {
+	never := NeverRan(c)
+	if log := solo.RecordOf(*c).Log; log != "" && !never {
 		doc.LogPath = log
 	}
-	if dir := o.Sandbox.Dir; dir != "" {
+	if dir := o.Sandbox.Dir; dir != "" && !never {
 		doc.ResolvConfPath, doc.HostnamePath, doc.HostsPath = dir+"/resolv.conf", dir+"/hostname", dir+"/hosts"
 	}
 	config := *o.Asked.Config
@@ -167,30 +168,8 @@ func orNo(name string) string {
 	return name
 }
 
-// complete sets the lists that Docker's document has for none.
+// complete sets the defaults that are not stored with a container. Lists stay null where the request had none, as dockerd shows them.
 func complete(h *dockertypes.HostConfig) {
-	for _, l := range []*[]string{&h.DNS, &h.DNSOptions, &h.DNSSearch} {
-		if *l == nil {
-			*l = []string{}
-		}
-	}
-	if h.PortBindings == nil {
-		h.PortBindings = dockertypes.PortMap{}
-	}
-	if h.BlkioWeightDevice == nil {
-		h.BlkioWeightDevice = []*dockertypes.WeightDevice{}
-	}
-	for _, l := range []*[]*dockertypes.ThrottleDevice{&h.BlkioDeviceReadBps, &h.BlkioDeviceWriteBps, &h.BlkioDeviceReadIOps, &h.BlkioDeviceWriteIOps} {
-		if *l == nil {
-			*l = []*dockertypes.ThrottleDevice{}
-		}
-	}
-	if h.Devices == nil {
-		h.Devices = []dockertypes.DeviceMapping{}
-	}
-	if h.Ulimits == nil {
-		h.Ulimits = []*dockertypes.Ulimit{}
-	}
 	if h.Runtime == "" {
 		h.Runtime = "runc"
 	}
@@ -308,7 +287,9 @@ func (o *Object) Endpoints(aliases bool) map[string]*dockertypes.Endpoint {
 				e.Aliases = a.Aliases
 			}
 		}
-		e.NetworkID = o.NetworkID(name)
+		if !NeverRan(&o.Container) {
+			e.NetworkID = o.NetworkID(name)
+		}
 		if o.running() {
 			e.EndpointID = EndpointID(o.Container.ID, name)
 		}
@@ -324,8 +305,10 @@ func (o *Object) Endpoints(aliases bool) map[string]*dockertypes.Endpoint {
 	case core.PerContainer, core.Shared, core.Adopted:
 	}
 	if o.Sandbox.Config.Network.Name == core.NetworkNone {
-		add("none")
-		return out
+		if o.Asked.HostConfig.NetworkMode == "none" {
+			add("none")
+		}
+		return out // without networks after they were disconnected
 	}
 	for _, a := range o.Sandbox.Config.Network.Attached() {
 		name, engine := a.Network, a.Network
@@ -333,9 +316,16 @@ func (o *Object) Endpoints(aliases bool) map[string]*dockertypes.Endpoint {
 			name, engine = "bridge", core.NetworkDefault
 		}
 		e := add(name)
-		e.MacAddress = a.MAC
+		if NeverRan(&o.Container) {
+			e.MacAddress = a.MAC
+		}
 		if name != "bridge" && aliases {
-			e.DNSNames = o.dnsNames(a.Names)
+			if !NeverRan(&o.Container) {
+				e.DNSNames = o.dnsNames(a.Names)
+			}
+			if o.endpointAsked(name) == nil && len(a.Names) > 0 {
+				e.Aliases = slices.Clone(a.Names)
+			}
 		}
 		if i := o.Sandbox.Network.On(engine); i >= 0 && o.running() {
 			place(e, &o.Sandbox.Network.Interfaces[i], o.Sandbox.Network.Gateways)
