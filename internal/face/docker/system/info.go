@@ -47,6 +47,19 @@ type older struct {
 	BridgeNfIP6tables bool `json:"BridgeNfIp6tables"`
 }
 
+// oldest is the answer to clients before 1.47.
+type oldest struct {
+	older
+	RegistryConfig registries
+}
+
+// registries has the settings of registries with those for layers of other origins, which dockerd has dropped.
+type registries struct {
+	AllowNondistributableArtifactsCIDRs     []string
+	AllowNondistributableArtifactsHostnames []string
+	*dockertypes.RegistryConfig
+}
+
 // info describes the node and counts the owner's objects.
 func (s *Server) info(w http.ResponseWriter, r *dockerhttp.Request) error {
 	doc, err := s.describe(r.Context())
@@ -58,6 +71,12 @@ func (s *Server) info(w http.ResponseWriter, r *dockerhttp.Request) error {
 			name, _, _ := strings.Cut(option, ",")
 			doc.SecurityOptions[i] = strings.TrimPrefix(name, "name=")
 		}
+	}
+	if r.API.Before("1.49") {
+		doc.FirewallBackend = nil
+	}
+	if r.API.Before("1.47") {
+		return dockerhttp.Reply(w, http.StatusOK, oldest{older{SystemInfo: doc}, registries{RegistryConfig: doc.RegistryConfig}})
 	}
 	if r.API.Before("1.50") {
 		return dockerhttp.Reply(w, http.StatusOK, older{SystemInfo: doc})
@@ -148,6 +167,9 @@ func (s *Server) count(ctx context.Context, doc *dockertypes.SystemInfo) error {
 		return err
 	}
 	doc.DockerRootDir = usage.Path
+	if net, err := s.Engine.Network.Info(ctx); err == nil && net.Mode == "builtin" {
+		doc.FirewallBackend = &dockertypes.Firewall{Driver: "nftables"}
+	}
 	return nil
 }
 

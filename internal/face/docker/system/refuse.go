@@ -44,13 +44,15 @@ func (s *Server) refusals(m *dockerhttp.Mux) {
 	}
 	m.Handle("GET", "/plugins", noPlugins)
 	m.Handle("GET", "/plugins/privileges", noPlugins)
-	m.Handle("GET", "/plugins/{name...}/json", func(_ http.ResponseWriter, r *dockerhttp.Request) error {
-		return errdefs.ErrNotFound.WithMessage(fmt.Sprintf("plugin %q not found", r.Vars["name"]))
-	})
 	for _, request := range []string{
-		"POST/plugins/pull", "POST/plugins/create", "DELETE/plugins/{name...}", "POST/plugins/{name...}/enable", "POST/plugins/{name...}/disable",
+		"GET/plugins/{name...}/json", "DELETE/plugins/{name...}", "POST/plugins/{name...}/enable", "POST/plugins/{name...}/disable",
 		"POST/plugins/{name...}/upgrade", "POST/plugins/{name...}/push", "POST/plugins/{name...}/set",
 	} {
+		handle(request, func(_ http.ResponseWriter, r *dockerhttp.Request) error {
+			return errdefs.ErrNotFound.WithMessage(fmt.Sprintf("plugin %q not found", r.Vars["name"]))
+		})
+	}
+	for _, request := range []string{"POST/plugins/pull", "POST/plugins/create"} {
 		handle(request, func(http.ResponseWriter, *dockerhttp.Request) error {
 			return errdefs.ErrNotImplemented.WithMessage("Longshore has no plugins: volumes have the driver local, networks are those of docker network create")
 		})

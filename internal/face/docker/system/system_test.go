@@ -127,6 +127,9 @@ func TestInfo(t *testing.T) {
 	}
 	var old map[string]any
 	r.get(t, "/v1.24/info", &old)
+	if _, ok := old["RegistryConfig"].(map[string]any)["AllowNondistributableArtifactsCIDRs"]; !ok {
+		t.Errorf("1.24: %v", old["RegistryConfig"])
+	}
 	if _, ok := old["BridgeNfIp6tables"].(bool); !ok || !slices.Contains(old["SecurityOptions"].([]any), any("seccomp")) {
 		t.Errorf("1.24: %v", old)
 	}
@@ -244,7 +247,8 @@ func TestRefusals(t *testing.T) {
 	check("POST", "/swarm/leave", http.StatusServiceUnavailable, "This node is not part of a swarm")
 	check("GET", "/plugins/a/b/json", http.StatusNotFound, `plugin "a/b" not found`)
 	check("POST", "/plugins/pull?remote=x", http.StatusNotImplemented, "Longshore has no plugins")
-	check("DELETE", "/plugins/a/b:c", http.StatusNotImplemented, "Longshore has no plugins")
+	check("DELETE", "/plugins/a/b:c", http.StatusNotFound, `plugin "a/b:c" not found`)
+	check("POST", "/plugins/a/enable?timeout=1", http.StatusNotFound, `plugin "a" not found`)
 	for _, path := range []string{"/plugins", "/plugins/privileges?remote=x"} {
 		if w := r.ask(http.MethodGet, path); w.Code != http.StatusOK || strings.TrimSpace(w.Body.String()) != "[]" {
 			t.Errorf("%s: %d %s", path, w.Code, w.Body)
