@@ -175,6 +175,7 @@ var small = map[string]string{
 	"internal/invalid":            "faces, translators and the control API refuse arguments by it",
 	"internal/keeper/roles":       "the mains of two programs share it",
 	"internal/keeper/tinyinit":    "linked into the small binary, whose imports a test guards",
+	"internal/decompress":         "a leaf: fromroot and face/docker read the same forms",
 	"internal/keylock":            "the engine and three faces lock by key",
 	"internal/passphrase":         "a worker of a Swarm and the hub read passphrases alike, and share nothing else",
 	"internal/shortage":           "keeper, board, name server and agent keep what they have through the same errors, and share no other package",

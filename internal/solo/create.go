@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -63,7 +64,7 @@ func (s *Service) Prepare(ctx context.Context, req *longshorev1.CreateRequest) (
 	if err := s.links(ctx, req, &cfg); err != nil {
 		return nil, err
 	}
-	return &Prepared{s: s, req: req, Sandbox: cfg}, s.checkReclaim(req)
+	return &Prepared{s: s, req: req, Sandbox: cfg}, checkReclaim(s.o.Unified, req)
 }
 
 // Create creates the sandbox and the container, of an image. After an error nothing of them is left, also no log.
@@ -99,6 +100,10 @@ func (p *Prepared) create(ctx context.Context, img core.Image) (core.Container, 
 		return core.Container{}, err
 	}
 	defer release()
+	want := cfg
+	if s.o.Rest {
+		cfg = resting(cfg)
+	}
 	var log string
 	sb, c, err := s.own.CreatePair(ctx, engine.Pair{Sandbox: cfg, ShortName: ownName && p.ShortName, Container: func(sandbox core.ID) (core.ContainerConfig, error) {
 		log = filepath.Join(s.o.LogDir, string(sandbox)+".log")
@@ -110,6 +115,47 @@ func (p *Prepared) create(ctx context.Context, img core.Image) (core.Container, 
 	case err != nil && log != "":
 		err = errors.Join(err, removeLogFiles(log))
 	}
+	if err == nil && s.o.Rest {
+		c, err = s.rest(ctx, c, want)
+	}
+	return c, err
+}
+
+// unfinished is the Data of a sandbox without the network of its request.
+const unfinished = "unfinished"
+
+// restCall is the origin of the stop of a container that waits for its first start.
+const restCall = "longshore agent: the container waits for its start"
+
+// resting returns a configuration without addresses, ports and the network namespace of another container.
+func resting(cfg core.SandboxConfig) core.SandboxConfig {
+	if cfg.Namespaces.Net.Mode == core.Joined {
+		cfg.Namespaces.Net = core.Namespace{Mode: core.Shared}
+	}
+	if cfg.Namespaces.Net.Mode == core.Shared {
+		cfg.Network = core.NetworkConfig{Name: core.NetworkNone, DNS: cfg.Network.DNS}
+	}
+	cfg.Data = []byte(unfinished)
+	return cfg
+}
+
+// rest ends the process of a new container, which waits for its start, and gives its sandbox the wanted network for the next one.
+// After an error nothing of the container is left.
+func (s *Service) rest(ctx context.Context, c core.Container, want core.SandboxConfig) (core.Container, error) {
+	a := core.StopRequest{Owner: s.o.Owner, Call: restCall, At: time.Now()}
+	var now time.Duration
+	err := s.own.StopSandbox(ctx, c.Sandbox, engine.StopOptions{Grace: &now, Request: a})
+	if err == nil {
+		err = s.own.Attachments.Arrange(ctx, c.Sandbox, want)
+	}
+	if err != nil {
+		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanTimeout)
+		defer cancel()
+		return c, errors.Join(err, s.Remove(clean, c, Removal{engine.RemoveOptions{Force: true, Request: a}, true}))
+	}
+	warnings := c.Warnings
+	c, err = s.own.Container(ctx, c.ID)
+	c.Warnings = warnings
 	return c, err
 }
 
@@ -124,9 +170,9 @@ type NameInUseError struct {
 func (e NameInUseError) Unwrap() error { return e.error }
 
 // checkReclaim refuses settings of memory that cgroup v2 does not have.
-func (s *Service) checkReclaim(req *longshorev1.CreateRequest) error {
+func checkReclaim(unified func() bool, req *longshorev1.CreateRequest) error {
 	switch {
-	case s.o.Unified == nil || !s.o.Unified():
+	case unified == nil || !unified():
 		return nil
 	case req.MemorySwappiness != nil:
 		return fmt.Errorf("cgroup v2 has no memory swappiness: use a limit of memory and swap: %w", errdefs.ErrFailedPrecondition)

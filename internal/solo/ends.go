@@ -186,7 +186,8 @@ func (s *Service) settle(ctx context.Context, id core.ID) {
 // waits reports whether an ended container still waits for its first start: the process that was to become its
 // program has ended with the pid namespace of another container.
 func waits(rec Record, c *core.Container) bool {
-	return rec.Later && c.Main.Started.IsZero() && c.Main.StopRequest == nil && c.Main.Autopsy.Start == ""
+	asked := c.Main.StopRequest
+	return rec.Later && c.Main.Started.IsZero() && (asked == nil || asked.Call == restCall) && c.Main.Autopsy.Start == ""
 }
 
 // Recover removes our incomplete objects after a crash: sandboxes without a container, containers with AutoRemove that were not
@@ -211,7 +212,7 @@ func (s *Service) Recover(ctx context.Context) error {
 	errs := []error{s.resumeCommitted(ctx)}
 	for _, sb := range sandboxes {
 		c, ok := used[sb.ID]
-		if rec := RecordOf(c); ok && (c.State != core.ContainerCreated || !rec.AutoRemove || rec.Later) {
+		if rec := RecordOf(c); ok && string(sb.Data) != unfinished && (c.State != core.ContainerCreated || !rec.AutoRemove || rec.Later) {
 			continue
 		}
 		if err := s.own.RemoveSandbox(ctx, sb.ID, engine.RemoveOptions{Force: true, Request: a}); err != nil {

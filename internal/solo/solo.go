@@ -54,6 +54,9 @@ type Options struct {
 	Find func(ctx context.Context, name string) (core.Container, error)
 	// Starting, if set, is called before the program of a container is started by a request, when its process exists.
 	Starting func(context.Context, core.ID)
+	// Rest creates containers without addresses and ports, which they get with their start. So one with the same ports may run
+	// meanwhile, and the container of a joined network need not.
+	Rest bool
 	// Unified reports whether the node has cgroup v2. nil is false.
 	Unified func() bool
 	// Transfers makes images of containers.

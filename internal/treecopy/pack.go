@@ -85,12 +85,10 @@ type entry struct {
 func packOne(tw *tarWriter, e entry, info fs.FileInfo, as string) error {
 	link := ""
 	if info.Mode()&fs.ModeSymlink != 0 {
-		buf := make([]byte, unix.PathMax)
-		n, err := unix.Readlinkat(int(e.f.Fd()), "", buf)
-		if err != nil {
-			return &fs.PathError{Op: "readlink", Path: e.name, Err: err}
+		var err error
+		if link, err = readlink(e.f); err != nil {
+			return err
 		}
-		link = string(buf[:n])
 	}
 	return pack(tw, as, info, link, func() (*os.File, error) {
 		return beneath.In(e.root, path.Join(e.dir, e.name), unix.O_RDONLY|unix.O_NONBLOCK, 0)

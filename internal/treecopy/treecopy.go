@@ -75,6 +75,30 @@ func classed(err error) error {
 	return err
 }
 
+// Stat returns a path's file, and the target of a link that is not followed.
+func Stat(root *os.File, p string, follow bool) (info fs.FileInfo, link string, err error) {
+	f, err := open(root, p, follow)
+	if err != nil {
+		return nil, "", err
+	}
+	defer func() { _ = f.Close() }()
+	if info, err = f.Stat(); err != nil || info.Mode()&fs.ModeSymlink == 0 {
+		return info, "", err
+	}
+	link, err = readlink(f)
+	return info, link, err
+}
+
+// readlink returns the target of an open link.
+func readlink(f *os.File) (string, error) {
+	buf := make([]byte, unix.PathMax)
+	n, err := unix.Readlinkat(int(f.Fd()), "", buf)
+	if err != nil {
+		return "", &fs.PathError{Op: "readlink", Path: f.Name(), Err: err}
+	}
+	return string(buf[:n]), nil
+}
+
 // Target is where a tar is unpacked.
 type Target struct {
 	// At is the directory.

@@ -132,7 +132,7 @@ func New(o Options) (*Face, error) {
 	f.makeParts()
 	var err error
 	f.solo, err = solo.New(solo.Options{
-		Node: o.Node, Owner: core.OwnerDocker, LogDir: filepath.Join(o.Root, "docker", "logs"), Logger: f.log, Find: f.find, Unified: o.Unified,
+		Node: o.Node, Owner: core.OwnerDocker, LogDir: filepath.Join(o.Root, "docker", "logs"), Logger: f.log, Find: f.find, Unified: o.Unified, Rest: true,
 		Transfers: o.Transfers, Paused: o.Paused, Starting: f.join,
 	})
 	return f, err

@@ -25,6 +25,13 @@ func (f *Face) routes(m *dockerhttp.Mux) {
 		m.Handle("POST", one+"/"+name, h)
 	}
 	m.Handle("GET", one+"/logs", f.logs)
+	a := files{f}
+	m.Handle("HEAD", one+"/archive", a.head)
+	m.Handle("GET", one+"/archive", a.get)
+	m.Handle("PUT", one+"/archive", a.put)
+	m.Handle("GET", one+"/changes", a.changes)
+	m.Handle("GET", one+"/export", a.export)
+	m.Handle("POST", "/commit", f.commit)
 	m.Handle("POST", "/exec/{id}/start", f.execs.startExec)
 	m.Handle("POST", "/exec/{id}/resize", f.execs.resizeExec)
 	m.Handle("GET", "/exec/{id}/json", f.execs.inspectExec)

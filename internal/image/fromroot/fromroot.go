@@ -5,12 +5,13 @@
 package fromroot
 
 import (
+	"github.com/longshore/longshore/internal/decompress"
+
 	"archive/tar"
 	"bufio"
 	"bytes"
 	"compress/bzip2"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"path"
@@ -20,7 +21,6 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/klauspost/compress/gzip"
-	"github.com/klauspost/compress/zstd"
 	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/specs-go"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -45,7 +45,7 @@ const HeadBytes = 1 << 20
 // Detect returns the kind of a tar by its beginning, which may be compressed. Archives of images begin with one of a few
 // names, which no root file system has at its top.
 func Detect(head []byte) Kind {
-	plain, err := decompress(bufio.NewReader(bytes.NewReader(head)))
+	plain, err := plainOf(bufio.NewReader(bytes.NewReader(head)))
 	if err != nil {
 		return Unknown
 	}
@@ -77,43 +77,17 @@ func isImagesEntry(name string) bool {
 	return digest.NewDigestFromEncoded(digest.SHA256, name).Validate() == nil
 }
 
-// The first bytes of the compressed forms.
-const (
-	gzipMagic  = "\x1f\x8b"
-	zstdMagic  = "\x28\xb5\x2f\xfd"
-	bzip2Magic = "BZh"
-	xzMagic    = "\xfd7zXZ\x00"
-)
-
-// maxWindow is the memory for the window of zstd, as much as its own command line takes.
-const maxWindow = 128 << 20
-
-// decompress returns the plain content of r.
-func decompress(r *bufio.Reader) (io.ReadCloser, error) {
-	head, err := r.Peek(len(xzMagic))
-	if err != nil && !errors.Is(err, io.EOF) {
-		return nil, err
-	}
-	switch magic := string(head); {
-	case strings.HasPrefix(magic, gzipMagic):
-		return gzip.NewReader(r)
-	case strings.HasPrefix(magic, zstdMagic):
-		d, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(maxWindow))
-		if err != nil {
-			return nil, err
-		}
-		return d.IOReadCloser(), nil
-	case strings.HasPrefix(magic, bzip2Magic):
-		return io.NopCloser(bzip2.NewReader(r)), nil
-	case strings.HasPrefix(magic, xzMagic):
+// plainOf returns the plain content of r.
+func plainOf(r *bufio.Reader) (io.ReadCloser, error) {
+	if head, _ := r.Peek(len(decompress.Xz)); string(head) == decompress.Xz { // the reader returns the error of Peek again
 		return nil, fmt.Errorf("xz is not supported: use xz -dc FILE | longshore import - NAME: %w", errdefs.ErrInvalidArgument)
 	}
-	return io.NopCloser(r), nil
+	return decompress.Reader(r)
 }
 
 // ForAgent returns an archive of images as the agent reads it: it knows gzip and zstd, and bzip2 is decompressed here.
 func ForAgent(r *bufio.Reader) io.Reader {
-	if head, _ := r.Peek(len(bzip2Magic)); string(head) == bzip2Magic { // the reader returns the error of Peek again
+	if head, _ := r.Peek(len(decompress.Bzip2)); string(head) == decompress.Bzip2 { // the reader returns the error of Peek again
 		return bzip2.NewReader(r)
 	}
 	return r
@@ -158,7 +132,7 @@ func Archive(w io.Writer, r io.Reader, file io.ReadWriteSeeker, image Image) err
 	if _, err := image.Config(""); err != nil { // before the tar is read
 		return err
 	}
-	plain, err := decompress(bufio.NewReader(r))
+	plain, err := plainOf(bufio.NewReader(r))
 	if err != nil {
 		return err
 	}
