@@ -376,7 +376,8 @@ func TestDieDelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &Server{}
 		c := &container{name: "web", started: time.Now()}
-		e := &core.Event{Container: "c1", At: time.Now().Add(90 * time.Second), Autopsy: &core.Autopsy{Exit: core.Exit{Signal: 9}}}
+		end := time.Now().Add(90 * time.Second)
+		e := &core.Event{Container: "c1", At: end.Add(time.Hour), Autopsy: &core.Autopsy{Exit: core.Exit{Signal: 9, At: end}}}
 		var said map[string]string // mu guards it
 		read := func() map[string]string {
 			s.mu.Lock()

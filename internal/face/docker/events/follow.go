@@ -211,7 +211,7 @@ func (s *Server) ended(c *container, e *core.Event, say func(string, map[string]
 	if req != nil && req.Stop && e.Autopsy.Exit.Signal == int(unix.SIGKILL) && !c.killed {
 		say("kill", map[string]string{"signal": strconv.Itoa(int(unix.SIGKILL))}) // its grace period was over
 	}
-	ran := max(0, int(e.At.Sub(c.started).Seconds()))
+	ran := max(0, int(e.Autopsy.Exit.At.Sub(c.started).Seconds())) // e.At is later if no agent ran at its end
 	attributes := map[string]string{"exitCode": strconv.Itoa(e.Autopsy.Exit.Status()), "execDuration": strconv.Itoa(ran)}
 	networks, volumes := c.networks, c.volumes
 	if now := s.endpoints(e.Container); len(now) > 0 { // some may have been connected or disconnected since the start
