@@ -208,7 +208,6 @@ func (v verbs) pause(w http.ResponseWriter, r *dockerhttp.Request) error {
 	if err := v.f.own.PauseContainer(ctx, c.ID); err != nil {
 		return err
 	}
-	v.f.publish(c, "pause", nil)
 	return dockerhttp.Reply(w, http.StatusNoContent, nil)
 }
 
@@ -224,7 +223,6 @@ func (v verbs) unpause(w http.ResponseWriter, r *dockerhttp.Request) error {
 	if err := v.f.own.ResumeContainer(ctx, c.ID); err != nil {
 		return err
 	}
-	v.f.publish(c, "unpause", nil)
 	return dockerhttp.Reply(w, http.StatusNoContent, nil)
 }
 
