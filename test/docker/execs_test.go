@@ -5,7 +5,7 @@ var execScenes = []scene{
 	{"execs", []step{
 		{do: "POST /containers/create?name=box", body: `{"Image":"box","Cmd":["sleep","100"]}`, keep: "c=Id"},
 		{do: "POST /containers/box/start"},
-		{do: "POST /containers/box/exec", body: `{"AttachStdout":true,"AttachStderr":true,"Cmd":["sh","-c","echo out; echo err >&2; exit 5"]}`, keep: "e=Id"},
+		{do: "POST /containers/box/exec", body: `{"AttachStdout":true,"AttachStderr":true,"Cmd":["sh","-c","echo out; sleep 0.2; echo err >&2; exit 5"]}`, keep: "e=Id"},
 		{do: "GET /exec/{e}/json", exact: "Running ExitCode ProcessConfig OpenStdin OpenStderr OpenStdout CanRemove DetachKeys Pid"},
 		{do: "POST /exec/{e}/resize?h=1&w=1"},
 		{do: "POST /exec/{e}/start", body: `{"Detach":false,"Tty":false}`, as: "frames"},

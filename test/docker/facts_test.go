@@ -301,9 +301,10 @@ func frames(body []byte) string {
 
 // events is one line for each event: its type, action and the names of its attributes.
 func events(body []byte) string {
-	var out strings.Builder
+	var list []string
 	d := json.NewDecoder(bytes.NewReader(body))
 	for {
+		var out strings.Builder
 		var e struct {
 			Type, Action, Scope string
 			Status, From, ID    *string
@@ -315,9 +316,9 @@ func events(body []byte) string {
 		}
 		if err := d.Decode(&e); err != nil {
 			if !errors.Is(err, io.EOF) {
-				fmt.Fprintf(&out, "no event: %v\n", err)
+				list = append(list, "no event: "+err.Error())
 			}
-			return out.String()
+			return strings.Join(list, "\n")
 		}
 		fmt.Fprintf(&out, "%s %s %v", e.Type, e.Action, slices.Sorted(maps.Keys(e.Actor.Attributes)))
 		if e.Actor.ID == "" || e.Scope != "local" || e.Time == 0 || e.TimeNano/1e9 != e.Time {
@@ -328,7 +329,11 @@ func events(body []byte) string {
 				fmt.Fprintf(&out, " without %s", name)
 			}
 		}
-		out.WriteByte('\n')
+		list = append(list, out.String())
+		// dockerd sends stop and die in either order.
+		if n := len(list); n > 1 && strings.HasPrefix(list[n-1], "container die") && strings.HasPrefix(list[n-2], "container stop") {
+			list[n-1], list[n-2] = list[n-2], list[n-1]
+		}
 	}
 }
 
