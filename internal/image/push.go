@@ -6,6 +6,7 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/distribution/reference"
+	"github.com/opencontainers/go-digest"
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/image/registry"
@@ -51,7 +52,29 @@ func (s *Store) Push(ctx context.Context, owner core.Owner, ref string, opts cor
 	if opts.Host == "" || registry.SameHost(opts.Host, reference.Domain(named)) {
 		job.Credentials = registry.Credentials{Username: opts.Username, Password: opts.Password, Token: opts.Token, Bearer: opts.Bearer}
 	}
-	return s.runner.Push(ctx, l, job)
+	if err := s.runner.Push(ctx, l, job); err != nil {
+		return err
+	}
+	return namePushed(s, owner, named, rec.Manifest.Digest)
+}
+
+// namePushed adds the digest under which the registry has an image now to its names, as a pull from there does. A target without a name
+// in the store gets none.
+func namePushed(s *Store, owner core.Owner, named reference.Named, manifest digest.Digest) error {
+	s.write.Lock()
+	defer s.write.Unlock()
+	var c change
+	s.mu.RLock()
+	o := s.rec.owner0(owner)
+	byDigest := repository(named.String()) + "@" + manifest.String()
+	if _, known := o.names[byDigest]; !known && o.names[named.String()].Manifest == manifest {
+		c.putName(owner, byDigest, nameRecord{Manifest: manifest, Target: manifest, At: s.now()})
+	}
+	s.mu.RUnlock()
+	if err := s.commit(&c); err != nil {
+		return fmt.Errorf("push %s: it is in the registry, and its digest could not be recorded: %w", named, err)
+	}
+	return nil
 }
 
 // Login implements core.ImageTransfers.

@@ -70,7 +70,7 @@ func (r *Repository) scrub(req *http.Request) (*http.Request, error) {
 	if known && r.trusts(h, req.URL) {
 		return req, nil
 	}
-	if req.Body != nil && req.Body != http.NoBody {
+	if req.Body != nil && req.Body != http.NoBody && !(known && isContent(req, h)) {
 		_ = req.Body.Close()
 		return nil, fmt.Errorf("%s: %w", origin(req.URL), errSecret)
 	}
@@ -81,6 +81,12 @@ func (r *Repository) scrub(req *http.Request) (*http.Request, error) {
 		}
 	}
 	return clean, nil
+}
+
+// isContent reports whether a request's body is content of an image for the registry itself, which may be one that the configuration
+// reaches by plain HTTP. The body of a request to a token server has credentials.
+func isContent(req *http.Request, h docker.RegistryHost) bool {
+	return req.Context().Value(forToken{}) == nil && origin(req.URL) == origin(&url.URL{Scheme: h.Scheme, Host: h.Host})
 }
 
 // secret reports whether a header is a credential, or one that a hosts.toml sets for its host and

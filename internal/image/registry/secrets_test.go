@@ -226,6 +226,28 @@ func TestPlainHTTPHasNoCredentials(t *testing.T) {
 	}
 }
 
+// TestContentGoesByPlainHTTP to a registry that the configuration reaches by it, without credentials, and not from there to another.
+func TestContentGoesByPlainHTTP(t *testing.T) {
+	opts := hostsFile(t, "reg.example", "server = \"http://reg.example\"\n[header]\nX-Key = \"k\"\n")
+	opts.Credentials = Credentials{Username: "alice", Password: "s3cret"}
+	const content = `{"a":"s3cret"}` // internet reports it as a password
+	created := func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusCreated) }
+	n := &internet{hosts: map[string]http.HandlerFunc{"http://reg.example:80": created}}
+	if err := via(t, n, "reg.example/a", opts).PushManifest(t.Context(), "v1", "application/json", []byte(content)); err != nil {
+		t.Error(err)
+	}
+	if got := n.got("http://reg.example:80"); got != "password" {
+		t.Errorf("sent %q, want the content alone", got)
+	}
+	for _, elsewhere := range []string{"http://other.example:80", "http://reg.example:81"} {
+		n := &internet{hosts: map[string]http.HandlerFunc{"http://reg.example:80": redirectTo(elsewhere+"/x", http.StatusTemporaryRedirect), elsewhere: created}}
+		err := via(t, n, "reg.example/a", opts).PushManifest(t.Context(), "v1", "application/json", []byte(content))
+		if got := n.got(elsewhere); err == nil || got != "" {
+			t.Errorf("%s was sent %q, %v", elsewhere, got, err)
+		}
+	}
+}
+
 // TestCredentialsGoToARegistrysOwnServer in its hosts.toml, and not to a mirror, nor to a server
 // that is configured for all registries.
 func TestCredentialsGoToARegistrysOwnServer(t *testing.T) {

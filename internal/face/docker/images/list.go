@@ -24,7 +24,7 @@ import (
 
 // The versions from that on members of images changed.
 const (
-	noneSince      = "1.43" // an image without names has empty lists; before, <none>
+	noneSince      = "1.43" // an image without names has empty lists; before, <none> or null
 	virtualUntil   = "1.44" // before, VirtualSize, and a time for images without one
 	containerUntil = "1.45" // before, ContainerConfig
 	configSince    = "1.50" // an image's config has only the members of images
@@ -98,8 +98,12 @@ func (s *Server) summaries(ctx context.Context, api dockerhttp.Version, keep fun
 		if shared != nil {
 			sum.SharedSize = sharedSize(img, shared)
 		}
-		if api.Before(noneSince) && len(img.Names)+len(img.Digests) == 0 {
+		switch {
+		case !api.Before(noneSince):
+		case len(img.Names)+len(img.Digests) == 0:
 			sum.RepoTags, sum.RepoDigests = []string{"<none>:<none>"}, []string{"<none>@<none>"}
+		case len(img.Digests) == 0:
+			sum.RepoDigests = nil
 		}
 		out = append(out, sum)
 	}
@@ -312,7 +316,7 @@ func (s *Server) document(img core.Image) dockertypes.Image {
 	c := img.Config
 	doc := dockertypes.Image{
 		ID: img.ID.String(), RepoTags: familiars(img.Names), RepoDigests: familiars(img.Digests), Author: c.Author, Architecture: c.Architecture,
-		Variant: c.Variant, Os: c.OS, OsVersion: c.OSVersion, Size: size(img), GraphDriver: dockertypes.GraphDriver{Name: s.Driver},
+		Variant: c.Variant, Os: c.OS, OsVersion: c.OSVersion, Size: size(img), GraphDriver: dockertypes.GraphDriver{Name: s.Driver, Data: map[string]string{}},
 		RootFS: dockertypes.RootFS{Type: "layers"}, Metadata: dockertypes.ImageMetadata{LastTagTime: img.Pulled},
 	}
 	if n := len(c.History); n > 0 {

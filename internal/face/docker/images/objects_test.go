@@ -448,6 +448,11 @@ func TestPush(t *testing.T) {
 	if got := r.told(); !slices.Equal(got, []string{"image push " + target + ":v1 map[n:lib/app name:" + target + "]"}) {
 		t.Errorf("events %q", got)
 	}
+	var doc dockertypes.Image
+	r.want(200, "GET", "/images/"+target+":v1/json", nil, &doc)
+	if !slices.Contains(doc.RepoDigests, target+"@"+b.Manifest.Digest.String()) {
+		t.Errorf("digests after a push: %q", doc.RepoDigests)
+	}
 	text := r.want(200, "POST", "/images/"+target+"/push", nil, nil)
 	if !strings.Contains(text, "v1: digest") || !strings.Contains(text, "v2: digest") || !strings.Contains(text, "Layer already exists") {
 		t.Errorf("all tags: %s", text)
