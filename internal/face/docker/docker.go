@@ -84,6 +84,8 @@ type Options struct {
 	Transfers core.ImageTransfers
 	// Paused stores which containers are paused for a commit.
 	Paused core.KV
+	// Execs stores execs for the next agent. nil stores none.
+	Execs core.KV
 	// Namespaces makes namespaces, for files of ended containers. nil if the agent cannot.
 	Namespaces Namespaces
 	// Networks manages the networks that users define.
@@ -151,6 +153,7 @@ func (f *Face) Serve(ctx context.Context, listeners ...net.Listener) error {
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+	f.execs.recover(ctx)
 	var wg sync.WaitGroup
 	wg.Go(func() { f.solo.Serve(ctx) })
 	wg.Go(func() {

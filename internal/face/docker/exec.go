@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -68,6 +69,7 @@ func (x *execs) add(e *execution) {
 		x.all = map[core.ProcessID]*execution{}
 	}
 	x.all[e.id] = e
+	x.store(e)
 }
 
 func (x *execs) find(id string) (*execution, error) {
@@ -96,6 +98,7 @@ func (x *execs) forget(ctx context.Context) {
 			for id, e := range x.all {
 				if e.endedBefore(now.Add(-sweepExecs)) {
 					delete(x.all, id)
+					x.drop(id)
 				}
 			}
 			x.mu.Unlock()
@@ -270,12 +273,14 @@ func (x *execs) begin(ctx context.Context, c core.Container, e *execution) (*att
 		return nil, err
 	}
 	e.started = true
+	x.store(e)
 	x.f.publish(c, "exec_start: "+line(e.cfg.Cmd), map[string]string{"execID": string(e.id)})
 	run := attach.Exec{Engine: x.f.own, Log: x.f.log, Owner: core.OwnerDocker, Call: "docker exec"}
 	at, err := run.Start(context.WithoutCancel(ctx), c.ID, cfg)
 	if err != nil {
 		code := core.StartStatus(err)
 		e.code, e.ended = &code, time.Now()
+		x.store(e)
 		return nil, startError(err, "OCI runtime exec failed: exec failed: unable to start container process: ")
 	}
 	e.running = true
@@ -337,14 +342,30 @@ func (x *execs) finishExec(ctx context.Context, c core.Container, e *execution, 
 	a, err := at.Run(ctx)
 	code := a.Exit.Status()
 	if err != nil {
+		if now, cerr := x.f.own.Container(ctx, c.ID); cerr == nil && running(&now, e.id) {
+			return // this agent ends: the next one learns the code
+		}
 		code = core.LostCode
 	}
-	e.mu.Lock()
-	e.running, e.code, e.ended = false, &code, time.Now()
-	e.mu.Unlock()
-	x.f.publish(c, "exec_die", map[string]string{"execID": string(e.id), "exitCode": fmt.Sprint(code)})
+	x.ended(ctx, c, e, code)
 	run := attach.Exec{Engine: x.f.own, Log: x.f.log, Owner: core.OwnerDocker, Call: "docker exec"}
 	run.End(ctx, at, false)
+	_ = x.f.own.ForgetExit(ctx, at.Ref) // the exec has the code
+}
+
+// running reports whether an exec's process runs.
+func running(c *core.Container, id core.ProcessID) bool {
+	p := c.Process(id)
+	return p != nil && p.Finished.IsZero()
+}
+
+// ended records the end of an exec's process.
+func (x *execs) ended(_ context.Context, c core.Container, e *execution, code int) {
+	e.mu.Lock()
+	e.running, e.code, e.ended = false, &code, time.Now()
+	x.store(e)
+	e.mu.Unlock()
+	x.f.publish(c, "exec_die", map[string]string{"execID": string(e.id), "exitCode": strconv.Itoa(code)})
 }
 
 func (x *execs) resizeExec(w http.ResponseWriter, r *dockerhttp.Request) error {
