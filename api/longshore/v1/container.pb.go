@@ -400,11 +400,13 @@ func (x *Container) GetRestarts() uint32 {
 }
 
 type Port struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Protocol      string                 `protobuf:"bytes,1,opt,name=protocol,proto3" json:"protocol,omitempty"`           // tcp, udp, sctp
-	HostIp        string                 `protobuf:"bytes,2,opt,name=host_ip,json=hostIp,proto3" json:"host_ip,omitempty"` // "": every address of the host
-	Host          uint32                 `protobuf:"varint,3,opt,name=host,proto3" json:"host,omitempty"`                  // of a request: 0 has the agent choose one that is free
-	Container     uint32                 `protobuf:"varint,4,opt,name=container,proto3" json:"container,omitempty"`
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Protocol  string                 `protobuf:"bytes,1,opt,name=protocol,proto3" json:"protocol,omitempty"`           // tcp, udp, sctp
+	HostIp    string                 `protobuf:"bytes,2,opt,name=host_ip,json=hostIp,proto3" json:"host_ip,omitempty"` // "": every address of the host
+	Host      uint32                 `protobuf:"varint,3,opt,name=host,proto3" json:"host,omitempty"`                  // of a request: 0 has the agent choose one that is free
+	Container uint32                 `protobuf:"varint,4,opt,name=container,proto3" json:"container,omitempty"`
+	// The agent chooses the first free port from host to host_last, if that is above host.
+	HostLast      uint32 `protobuf:"varint,5,opt,name=host_last,json=hostLast,proto3" json:"host_last,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -463,6 +465,13 @@ func (x *Port) GetHost() uint32 {
 func (x *Port) GetContainer() uint32 {
 	if x != nil {
 		return x.Container
+	}
+	return 0
+}
+
+func (x *Port) GetHostLast() uint32 {
+	if x != nil {
+		return x.HostLast
 	}
 	return 0
 }
@@ -5860,12 +5869,13 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\n" +
 	"\n" +
 	"\b_size_rwB\r\n" +
-	"\v_size_image\"m\n" +
+	"\v_size_image\"\x8a\x01\n" +
 	"\x04Port\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\tR\bprotocol\x12\x17\n" +
 	"\ahost_ip\x18\x02 \x01(\tR\x06hostIp\x12\x12\n" +
 	"\x04host\x18\x03 \x01(\rR\x04host\x12\x1c\n" +
-	"\tcontainer\x18\x04 \x01(\rR\tcontainer\"\xce\x03\n" +
+	"\tcontainer\x18\x04 \x01(\rR\tcontainer\x12\x1b\n" +
+	"\thost_last\x18\x05 \x01(\rR\bhostLast\"\xce\x03\n" +
 	"\aAutopsy\x12\x16\n" +
 	"\x06status\x18\x01 \x01(\x05R\x06status\x12\x12\n" +
 	"\x04code\x18\x02 \x01(\x05R\x04code\x12\x16\n" +

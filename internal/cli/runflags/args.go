@@ -277,6 +277,9 @@ func networkArgs(l *argList, r *longshorev1.CreateRequest) {
 		if p.GetHost() != 0 {
 			host = strconv.Itoa(int(p.GetHost()))
 		}
+		if p.GetHostLast() > p.GetHost() {
+			host += "-" + strconv.Itoa(int(p.GetHostLast()))
+		}
 		if p.GetHostIp() != "" {
 			host = net.JoinHostPort(p.GetHostIp(), host)
 		}

@@ -41,7 +41,7 @@ func TestArgsRepeatARequest(t *testing.T) {
 		"--cpu-quota -1 --cpu-period 50000 --blkio-weight 20 --blkio-weight-device /dev/a:b:30 --device-read-bps /dev/a:1kb --device-write-bps /dev/a:2m --device-read-iops /dev/a:3 --device-write-iops /dev/a:4 x",
 		"--device-cgroup-rule=a --memory-swappiness 0 --oom-kill-disable --cgroupns host --domainname example.org --ip6 fd00::9 x",
 		"--network n --ip 10.0.0.2 --mac-address 02:00:00:00:00:01 --network-alias a --network-alias b --network name=m,alias=c,ip=10.1.0.2,ip6=fd00::2,mac-address=02:00:00:00:00:02,interface=eth7 x",
-		"-p 80 -p 8080:80 -p 127.0.0.1::81 -p [::1]:82:83/udp -p 90-91:90-91/sctp -P --expose 99/udp --hostname h --add-host a:1.2.3.4 --dns 1.1.1.1 --dns-search s --dns-option o x",
+		"-p 80 -p 8080:80 -p 127.0.0.1::81 -p [::1]:82:83/udp -p 90-91:90-91/sctp -p 8000-8010:84 -P --expose 99/udp --hostname h --add-host a:1.2.3.4 --dns 1.1.1.1 --dns-search s --dns-option o x",
 		"-v /a:/b:ro,rshared -v vol:/c:nocopy -v vol/sub:/d -v /e --mount type=bind,source=/a,target=/f,readonly --tmpfs /g --tmpfs /h:size=1m,mode=755 --volumes-from y:ro x",
 		`--health-cmd ["CMD-SHELL","a<b"] --health-interval 1s --health-timeout 2s --health-start-period 3s --health-start-interval 4s --health-retries 5 --health-on-failure kill x`,
 		"--no-healthcheck --log-driver none --log-opt max-size=1m --log-opt max-file=2 --runtime crun --platform linux/arm64 --entrypoint= x y",

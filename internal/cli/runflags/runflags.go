@@ -46,7 +46,7 @@ func (f *Create) Define(fl *pflag.FlagSet) {
 	fl.BoolVar(&f.Request.AutoRemove, "rm", false, "remove the container when it has ended")
 	fl.StringArrayVarP(&f.env, "env", "e", nil, "environment variable, NAME=value, or NAME to copy it from this environment")
 	fl.StringArrayVarP(&f.volumes, "volume", "v", nil, "mount, [/host/path:|./path:|volume[/path in it]:]/path[:ro|rw|nocopy|rshared|z|…]; without a source: anonymous volume")
-	fl.StringArrayVarP(&f.ports, "publish", "p", nil, "forward a port or a range, [[ip:][host]:]container[/tcp|udp|sctp]; the agent chooses a host port that is not named")
+	fl.StringArrayVarP(&f.ports, "publish", "p", nil, "forward a port or a range, [[ip:][host]:]container[/tcp|udp|sctp]; the agent chooses a host port of a range, or one that is not named")
 	fl.StringVarP(&f.memory, "memory", "m", "", "memory limit, such as 64m or 2g")
 	fl.Float64Var(&f.Request.Cpus, "cpus", 0, "CPU limit, such as 1.5")
 	fl.Int64Var(&f.Request.CpuQuota, "cpu-quota", 0, "CPU time in each period, in microseconds, in place of --cpus; -1 for no limit")

@@ -69,8 +69,8 @@ func mountOption(m *longshorev1.Mount, option string) error {
 	return nil
 }
 
-// Ports parses [[IP:][HOST]:]CONTAINER[/PROTO], where HOST and CONTAINER may be ranges of one
-// length; an IPv6 address is in brackets.
+// Ports parses [[IP:][HOST]:]CONTAINER[/PROTO]. HOST and CONTAINER may be ranges of one length. With one CONTAINER port, the
+// agent chooses a port of HOST's range. An IPv6 address is in brackets.
 func Ports(s string) ([]*longshorev1.Port, error) {
 	wrong := fmt.Errorf("--publish %q is not [[ip:][host]:]container[/tcp|udp|sctp]", s)
 	rest, proto, _ := strings.Cut(s, "/")
@@ -86,17 +86,19 @@ func Ports(s string) ([]*longshorev1.Port, error) {
 	if j := strings.LastIndexByte(hostText, ':'); j >= 0 {
 		ip, hostText = strings.Trim(hostText[:j], "[]"), hostText[j+1:]
 	}
-	var host uint32 // chosen by the agent
+	var host, hostLast uint32 // 0: chosen by the agent
 	if hostText != "" && hostText != "0" {
 		from, to, err := portRange(hostText)
-		if err != nil || to-from != last-first {
+		if err != nil || to-from != last-first && last != first {
 			return nil, wrong
 		}
-		host = from
+		if host = from; to-from != last-first {
+			hostLast = to
+		}
 	}
 	var ports []*longshorev1.Port
 	for n := first; n <= last; n++ {
-		p := &longshorev1.Port{Protocol: proto, HostIp: ip, Container: n}
+		p := &longshorev1.Port{Protocol: proto, HostIp: ip, Container: n, HostLast: hostLast}
 		if host != 0 {
 			p.Host = host + n - first
 		}

@@ -45,7 +45,7 @@ func Autopsy(a *core.Autopsy) *longshorev1.Autopsy {
 func toPorts(ports []core.Port) []*longshorev1.Port {
 	var out []*longshorev1.Port
 	for _, p := range ports {
-		q := &longshorev1.Port{Protocol: p.Proto, Host: uint32(p.Host), Container: uint32(p.Container)}
+		q := &longshorev1.Port{Protocol: p.Proto, Host: uint32(p.Host), HostLast: uint32(p.HostLast), Container: uint32(p.Container)}
 		if p.HostIP.IsValid() {
 			q.HostIp = p.HostIP.String()
 		}

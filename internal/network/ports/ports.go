@@ -180,8 +180,8 @@ func (c *Claims) First(id core.ID, want Claim, last uint16) (Claim, error) {
 			return Claim{}, probed(want, err)
 		}
 	}
-	want.Port = 0
-	return Claim{}, fmt.Errorf("claim host port %s: none of %s is free: %w", want, all, errdefs.ErrResourceExhausted)
+	want.Port = all.First
+	return Claim{}, fmt.Errorf("claim host port %s-%d: none of them is free: %w", want, last, errdefs.ErrResourceExhausted)
 }
 
 // free claims a port if nobody has it, the sandbox included.

@@ -3,6 +3,10 @@ package translate
 import (
 	"strings"
 	"testing"
+
+	"github.com/containerd/errdefs"
+
+	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 )
 
 func TestMadeUpNamesAreValid(t *testing.T) {
@@ -11,6 +15,18 @@ func TestMadeUpNamesAreValid(t *testing.T) {
 	} {
 		if got := MadeUpName(image); !strings.HasPrefix(string(got), want) {
 			t.Errorf("%s: %s", image, got)
+		}
+	}
+}
+
+func TestRangesOfHostPorts(t *testing.T) {
+	got, err := toPorts([]*longshorev1.Port{{Host: 8000, HostLast: 8010, Container: 80}, {Host: 81, HostLast: 81, Container: 81}})
+	if err != nil || got[0].Host != 8000 || got[0].HostLast != 8010 || got[1].HostLast != 81 {
+		t.Errorf("%+v, %v", got, err)
+	}
+	for _, p := range []*longshorev1.Port{{Host: 8010, HostLast: 8000, Container: 80}, {HostLast: 80, Container: 80}, {Host: 80, HostLast: 65536, Container: 80}} {
+		if got, err := toPorts([]*longshorev1.Port{p}); !errdefs.IsInvalidArgument(err) {
+			t.Errorf("%v: %+v, %v", p, got, err)
 		}
 	}
 }

@@ -18,7 +18,7 @@ import (
 func toPorts(ports []*longshorev1.Port) ([]core.Port, error) {
 	var out []core.Port
 	for _, p := range ports {
-		q := core.Port{Proto: p.GetProtocol(), Host: uint16(p.GetHost()), Container: uint16(p.GetContainer())}
+		q := core.Port{Proto: p.GetProtocol(), Host: uint16(p.GetHost()), HostLast: uint16(p.GetHostLast()), Container: uint16(p.GetContainer())}
 		switch p.GetProtocol() {
 		case "":
 			q.Proto = "tcp"
@@ -31,6 +31,9 @@ func toPorts(ports []*longshorev1.Port) ([]core.Port, error) {
 		}
 		if n := p.GetHost(); n > 65535 {
 			return nil, invalid.Errorf("host port %d is not between 1 and 65535, or 0 to choose one", n)
+		}
+		if n := p.GetHostLast(); n > 65535 || n != 0 && (p.GetHost() == 0 || n < p.GetHost()) {
+			return nil, invalid.Errorf("host ports %d to %d are no range of ports between 1 and 65535", p.GetHost(), n)
 		}
 		if p.GetHostIp() != "" {
 			ip, err := netip.ParseAddr(p.GetHostIp())

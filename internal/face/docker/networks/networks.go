@@ -23,6 +23,7 @@ import (
 	"github.com/longshore/longshore/internal/dockerhttp"
 	"github.com/longshore/longshore/internal/dockertypes"
 	"github.com/longshore/longshore/internal/engine"
+	"github.com/longshore/longshore/internal/face/docker/view"
 	"github.com/longshore/longshore/internal/invalid"
 )
 
@@ -97,13 +98,8 @@ type Network struct {
 }
 
 // predefinedID returns the ID of a network that always exists, the same on each node and over boots.
-func predefinedID(name string) string { return hash("network", name) }
-
-// EndpointID returns the ID of a container's place on a network.
-func EndpointID(container core.ID, network string) string { return hash(string(container), network) }
-
-func hash(parts ...string) string {
-	sum := sha256.Sum256([]byte(strings.Join(parts, "\x00")))
+func predefinedID(name string) string {
+	sum := sha256.Sum256([]byte("network\x00" + name))
 	return hex.EncodeToString(sum[:])
 }
 
@@ -213,7 +209,7 @@ func active(list []member, n Network) (on []member) {
 
 // resource returns the document of a member's place on a network.
 func resource(m member, n Network) dockertypes.EndpointResource {
-	e := dockertypes.EndpointResource{Name: string(m.container.Key), EndpointID: EndpointID(m.container.ID, n.Name)}
+	e := dockertypes.EndpointResource{Name: string(m.container.Key), EndpointID: view.EndpointID(m.container.ID, n.Name)}
 	i := m.sandbox.Network.On(n.Core)
 	if n.Core == "" || i < 0 {
 		return e

@@ -22,6 +22,7 @@ import (
 	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/engine/enginetest"
 	"github.com/longshore/longshore/internal/face/docker/networks"
+	"github.com/longshore/longshore/internal/face/docker/view"
 )
 
 // defined is a fake of networks that users define.
@@ -290,7 +291,7 @@ func TestConnectAndDisconnect(t *testing.T) {
 	r.want("POST", "/networks/app/connect", `{"Container":"stopped"}`, 200, "")
 	r.want("POST", "/networks/app/connect", `{"Container":"stopped"}`, 200, "")
 	doc := r.inspect("app")
-	if e := doc.Containers[string(web.ID)]; len(doc.Containers) != 1 || e.IPv4Address != "172.20.0.9/32" || e.EndpointID != networks.EndpointID(web.ID, "app") {
+	if e := doc.Containers[string(web.ID)]; len(doc.Containers) != 1 || e.IPv4Address != "172.20.0.9/32" || e.EndpointID != view.EndpointID(web.ID, "app") {
 		t.Errorf("on app: %+v", doc.Containers)
 	}
 	if r.want("GET", "/v1.27/networks?filters=%7B%22name%22%3A%5B%22app%22%5D%7D", "", 200, string(web.ID)); r.names != 2 {

@@ -10,6 +10,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/longshore/longshore/internal/dockerhttp"
+	"github.com/longshore/longshore/internal/face/docker/view"
 )
 
 // remove answers DELETE /networks/{id}.
@@ -44,7 +45,7 @@ func (s *Server) remove(w http.ResponseWriter, r *dockerhttp.Request) error {
 func inUse(n Network, on []member) error {
 	var list []string
 	for _, m := range on {
-		list = append(list, fmt.Sprintf("name:%q id:%q", string(m.container.Key), EndpointID(m.container.ID, n.Name)[:12]))
+		list = append(list, fmt.Sprintf("name:%q id:%q", string(m.container.Key), view.EndpointID(m.container.ID, n.Name)[:12]))
 	}
 	slices.Sort(list)
 	return errdefs.ErrPermissionDenied.WithMessage(fmt.Sprintf("error while removing network: network %s has active endpoints (%s)", n.Name, strings.Join(list, ", ")))

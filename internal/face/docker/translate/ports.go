@@ -69,16 +69,15 @@ func (c *Create) published() (list []*longshorev1.Port, err error) {
 			return nil, err
 		}
 		for _, b := range bindings {
-			one := &longshorev1.Port{Protocol: proto, Container: uint32(n)} //nolint:gosec // 16 bits
+			one := &longshorev1.Port{Protocol: proto, Container: uint32(n)}
 			if b.HostPort != "" {
 				first, last, err := spanOf(b.HostPort)
 				if err != nil {
 					return nil, err
 				}
-				if first != last {
-					return nil, invalid.Errorf("the range of host ports %q is not possible for one port: name one port, or none to have a free one chosen", b.HostPort)
+				if one.Host = uint32(first); first != last {
+					one.HostLast = uint32(last)
 				}
-				one.Host = uint32(first) //nolint:gosec // 16 bits
 			}
 			if b.HostIP != "" {
 				ip, err := netip.ParseAddr(b.HostIP)
