@@ -39,6 +39,7 @@ func (f *Face) makeParts() {
 	vols := &volumes.Server{Engine: f.own, Size: hostinfo.TreeBytes, Publish: f.events.Publish}
 	imgs := &images.Server{
 		Engine: f.own, Transfers: f.o.Transfers, Owner: core.OwnerDocker, Publish: f.events.Publish, DefaultRegistry: f.o.Registry, Driver: storageDriver,
+		HidesEnv: hidesEnv,
 	}
 	f.parts.all = []interface{ Routes(m *dockerhttp.Mux) }{
 		f.events, f.parts.networks, vols,

@@ -59,12 +59,18 @@ func newRig(t *testing.T) *rig {
 			r.events = append(r.events, fmt.Sprintf("%s %s %s %v", typ, action, id, attributes))
 		},
 	}
+	r.url = serve(t, r.s)
+	return r
+}
+
+// serve serves a Server until the test ends, and returns its address.
+func serve(t *testing.T, s *images.Server) string {
+	t.Helper()
 	m := &dockerhttp.Mux{Versions: dockerhttp.Range{Min: dockerhttp.MustParse("1.24"), Max: dockerhttp.MustParse("1.51")}}
-	r.s.Routes(m)
+	s.Routes(m)
 	srv := httptest.NewServer(m)
 	t.Cleanup(srv.Close)
-	r.url = srv.URL
-	return r
+	return srv.URL
 }
 
 // uses makes the server believe that containers use images.

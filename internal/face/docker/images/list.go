@@ -266,6 +266,9 @@ func (s *Server) inspect(w http.ResponseWriter, r *dockerhttp.Request) error {
 		doc.ContainerConfig = &dockertypes.Config{}
 	}
 	c := config(img.Image)
+	if s.hidesEnv(r.Context()) {
+		c.Env = []string{}
+	}
 	if r.API.Before(configSince) {
 		return dockerhttp.Reply(w, http.StatusOK, oldImage{doc, oldConfig(c)})
 	}
@@ -397,6 +400,9 @@ func (s *Server) history(w http.ResponseWriter, r *dockerhttp.Request) error {
 	layer := 0
 	for _, h := range img.Config.History {
 		entry := dockertypes.ImageHistory{Comment: h.Comment, Created: unix(h.Created), CreatedBy: h.CreatedBy, ID: "<missing>"}
+		if s.hidesEnv(r.Context()) {
+			entry.CreatedBy = "" // it has the values of build arguments and variables
+		}
 		if !h.EmptyLayer {
 			if layer < len(img.Layers) {
 				entry.Size = img.Layers[layer]

@@ -3,6 +3,7 @@ package images_test
 import (
 	"archive/tar"
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -12,8 +13,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/dockertypes"
@@ -151,6 +154,14 @@ func TestHistoryAndImport(t *testing.T) {
 	if len(history) != 1 || history[0].ID != id || history[0].Size < 5000 || history[0].Comment != "why" || !slices.Equal(history[0].Tags, []string{"made:v1"}) || history[0].Created == 0 {
 		t.Errorf("%+v", history)
 	}
+	if text := r.want(200, "GET", "/images/made:v1/json", nil, nil); !strings.Contains(text, `"Env":["A=1"]`) {
+		t.Errorf("its variables are missing: %s", text)
+	}
+	r.s.HidesEnv = func(context.Context) bool { return true }
+	if text := r.want(200, "GET", "/images/made:v1/json", nil, nil) + r.want(200, "GET", "/v1.40/images/made:v1/json", nil, nil); strings.Contains(text, "A=1") {
+		t.Errorf("its variables are not hidden: %s", text)
+	}
+	r.s.HidesEnv = nil
 	r.want(200, "POST", "/images/create?fromSrc=-", bytes.NewReader(root), nil)
 	for query, words := range map[string]string{
 		"repo=made&changes=RUN+x": "RUN", "repo=Made": "lowercase", "repo=sha256": "ambiguous tag", "repo=a@sha256:" + strings.Repeat("a", 64): "digest", "platform=windows": "linux/",
@@ -164,6 +175,29 @@ func TestHistoryAndImport(t *testing.T) {
 	}
 	if got := r.tags(filters(`{"reference":["bad"]}`)); got != nil {
 		t.Errorf("it made %q", got)
+	}
+}
+
+// TestHistoryOfABuild: the newest entry comes first and has the image's ID and tags, and commands can be hidden.
+func TestHistoryOfABuild(t *testing.T) {
+	n := enginetest.New(t)
+	at := time.Unix(1000, 0)
+	n.Images.OfferAs("built", core.Image{ID: "sha256:" + digest.Digest(strings.Repeat("1", 64)), Digest: "sha256:" + digest.Digest(strings.Repeat("2", 64)), Config: ocispec.Image{
+		History: []ocispec.History{{Created: &at, CreatedBy: "ADD rootfs"}, {CreatedBy: "ENV A=secret", EmptyLayer: true, Comment: "buildkit"}},
+	}})
+	hide := false
+	s := &images.Server{Engine: n.As(core.OwnerDocker), Transfers: n.Images, Owner: core.OwnerDocker, HidesEnv: func(context.Context) bool { return hide }}
+	r := &rig{Node: n, t: t, s: s, url: serve(t, s)}
+	r.want(200, "POST", "/images/create?fromImage=built&tag=latest", nil, nil)
+	var list []dockertypes.ImageHistory
+	r.want(200, "GET", "/images/built/history", nil, &list)
+	if len(list) != 2 || list[0].CreatedBy != "ENV A=secret" || list[0].Comment != "buildkit" || list[0].Size != 0 || !slices.Equal(list[0].Tags, []string{"built:latest"}) ||
+		list[1].ID != "<missing>" || list[1].Created != 1000 || list[1].Tags != nil {
+		t.Errorf("%+v", list)
+	}
+	hide = true
+	if text := r.want(200, "GET", "/images/built/history", nil, nil); strings.Contains(text, "secret") {
+		t.Errorf("commands are not hidden: %s", text)
 	}
 }
 

@@ -37,7 +37,11 @@ type Server struct {
 	DefaultRegistry string
 	// Driver is the name of the storage driver in documents.
 	Driver string
+	// HidesEnv reports whether the answer to a request must not have environments. nil never hides them.
+	HidesEnv func(ctx context.Context) bool
 }
+
+func (s *Server) hidesEnv(ctx context.Context) bool { return s.HidesEnv != nil && s.HidesEnv(ctx) }
 
 // Routes adds the handlers.
 func (s *Server) Routes(m *dockerhttp.Mux) {
