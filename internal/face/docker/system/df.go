@@ -114,8 +114,8 @@ func (s *Server) layers(ctx context.Context) (total int64, err error) {
 	return total, nil
 }
 
-// volumes returns the volumes with their sizes and the numbers of containers that use them. The size of a volume with options is
-// unknown: its content is on another disk.
+// volumes returns the volumes with their sizes and the numbers of containers that use them. As in dockerd, those with options are
+// left out: their content is on another disk.
 func (s *Server) volumes(ctx context.Context) ([]*dockertypes.Volume, error) {
 	volumes := []*dockertypes.Volume{}
 	if s.Volumes == nil {
@@ -140,15 +140,15 @@ func (s *Server) volumes(ctx context.Context) ([]*dockertypes.Volume, error) {
 		}
 	}
 	for _, v := range found {
-		one := *v
-		one.UsageData = &dockertypes.UsageData{RefCount: users[v.Name], Size: -1}
-		if len(v.Options) == 0 {
-			bytes, err := hostinfo.TreeBytes(ctx, v.Mountpoint)
-			if err != nil {
-				return nil, fmt.Errorf("measure volume %s: %w", v.Name, err)
-			}
-			one.UsageData.Size = int64(bytes)
+		if len(v.Options) > 0 {
+			continue
 		}
+		bytes, err := hostinfo.TreeBytes(ctx, v.Mountpoint)
+		if err != nil {
+			return nil, fmt.Errorf("measure volume %s: %w", v.Name, err)
+		}
+		one := *v
+		one.UsageData = &dockertypes.UsageData{RefCount: users[v.Name], Size: int64(bytes)}
 		volumes = append(volumes, &one)
 	}
 	return volumes, nil
