@@ -58,7 +58,7 @@ func (n *node) serve(ctx context.Context) error {
 	}
 	n.log.InfoContext(ctx, "agent is ready", "version", n.version, "root", n.cfg.Agent.Root, "state", n.cfg.Agent.State, "runtime", n.runtimes.chosen, "took", time.Since(n.started))
 	err = group.Wait()
-	stopForShutdown(context.WithoutCancel(ctx), n.log, n.engine.As(core.OwnerCLI))
+	stopForShutdown(context.WithoutCancel(ctx), n.log, n.engine.As(core.OwnerCLI), n.engine.As(core.OwnerDocker))
 	stopEngine()
 	if errors.Is(err, context.Canceled) && ctx.Err() != nil {
 		err = nil

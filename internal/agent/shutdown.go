@@ -18,16 +18,20 @@ type stopper interface {
 	StopContainer(ctx context.Context, id core.ID, opts engine.StopOptions) error
 }
 
-// stopForShutdown stops the containers of the command line when the machine shuts down, each by its own
+// stopForShutdown stops the containers of the command line and of Docker's API when the machine shuts down, each by its own
 // signal and with its own time. Without it they would get SIGTERM from systemd at the very end, with
 // the keeper, and a program that ignores it would delay the shutdown by systemd's patience. An
 // orchestrator that wants its containers stopped does so itself.
-func stopForShutdown(ctx context.Context, log *slog.Logger, own stopper) {
+func stopForShutdown(ctx context.Context, log *slog.Logger, owners ...stopper) {
 	if os.Getenv("INVOCATION_ID") == "" {
 		return // systemd did not start the agent
 	}
 	if shuttingDown(ctx) {
-		stopAll(ctx, log, own)
+		var stops sync.WaitGroup
+		for _, own := range owners {
+			stops.Go(func() { stopAll(ctx, log, own) })
+		}
+		stops.Wait()
 	}
 }
 
@@ -75,7 +79,7 @@ func stopAll(ctx context.Context, log *slog.Logger, own stopper) {
 		stops.Go(func() {
 			ctx, cancel := context.WithTimeout(ctx, c.Config.Stop.Grace+stopSlack)
 			defer cancel()
-			opts := engine.StopOptions{Request: core.StopRequest{Owner: core.OwnerCLI, Call: core.ShutdownCall, At: time.Now()}}
+			opts := engine.StopOptions{Request: core.StopRequest{Owner: c.Owner, Call: core.ShutdownCall, At: time.Now()}}
 			if err := own.StopContainer(ctx, c.ID, opts); err != nil {
 				log.WarnContext(ctx, "could not stop a container for the shutdown", "container", string(c.ID), "error", err)
 			}

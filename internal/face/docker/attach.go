@@ -293,10 +293,13 @@ func copyKeys(to io.Writer, from io.Reader, keys []byte) error {
 		out = out[:0]
 		for _, b := range buf[:n] {
 			if len(keys) > 0 && b == keys[matched] {
-				if matched++; matched == len(keys) {
-					return errDetached
+				if matched++; matched < len(keys) {
+					continue
 				}
-				continue
+				if err = errDetached; len(out) > 0 && !closed {
+					_, _ = to.Write(out)
+				}
+				return err
 			}
 			out = append(out, keys[:matched]...)
 			if matched = 0; len(keys) > 0 && b == keys[0] {

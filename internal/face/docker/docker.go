@@ -163,7 +163,7 @@ func (f *Face) Serve(ctx context.Context, listeners ...net.Listener) error {
 	})
 	wg.Go(func() { f.execs.forget(ctx) })
 	for _, l := range listeners {
-		h := f.handler(l.Addr().String() == f.o.Config.ReadSocket)
+		h := f.mux(l.Addr().String() == f.o.Config.ReadSocket)
 		wg.Go(func() {
 			if err := dockerhttp.Serve(ctx, l, dockerhttp.Server{Handler: h, Log: f.log}); err != nil && ctx.Err() == nil {
 				cancel(fmt.Errorf("serve %s: %w", l.Addr(), err))
@@ -178,8 +178,8 @@ func (f *Face) Serve(ctx context.Context, listeners ...net.Listener) error {
 	return nil
 }
 
-// handler returns the handler of a socket.
-func (f *Face) handler(readOnly bool) http.Handler {
+// mux returns the handler of a socket.
+func (f *Face) mux(readOnly bool) *dockerhttp.Mux {
 	m := &dockerhttp.Mux{
 		Versions: versions(),
 		Headers:  func(h http.Header) { h.Set("Server", "Docker/"+EngineVersion+" (linux)") },

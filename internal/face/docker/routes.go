@@ -49,11 +49,13 @@ func readable() []string {
 	}
 }
 
+func readableRoute(route string) bool { return slices.Contains(readable(), route) }
+
 type readKey struct{}
 
 // admitRead refuses all requests but those that list and inspect. Their answers hide environments.
 func admitRead(r *dockerhttp.Request) error {
-	if !slices.Contains(readable(), r.Route) {
+	if !readableRoute(r.Route) {
 		return errdefs.ErrPermissionDenied.WithMessage("this socket answers only requests that list and inspect: use the socket of face.docker.socket")
 	}
 	r.Request = r.WithContext(context.WithValue(r.Context(), readKey{}, true))
