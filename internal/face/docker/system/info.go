@@ -73,7 +73,7 @@ func (s *Server) info(w http.ResponseWriter, r *dockerhttp.Request) error {
 		}
 	}
 	if r.API.Before("1.49") {
-		doc.FirewallBackend = nil
+		doc.FirewallBackend, doc.RuncCommit.Expected = nil, doc.RuncCommit.ID
 	}
 	if r.API.Before("1.47") {
 		return dockerhttp.Reply(w, http.StatusOK, oldest{older{SystemInfo: doc}, registries{RegistryConfig: doc.RegistryConfig}})
@@ -133,6 +133,9 @@ func (s *Server) count(ctx context.Context, doc *dockertypes.SystemInfo) error {
 	for _, rt := range runtimes {
 		if rt.Problem == "" {
 			doc.Runtimes[rt.Name] = dockertypes.Runtime{Path: rt.Features.Path}
+		}
+		if rt.Name == "runc" {
+			doc.RuncCommit.ID = versionOf(rt)
 		}
 		if rt.Default {
 			doc.DefaultRuntime = rt.Name

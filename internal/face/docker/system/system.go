@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"runtime"
+	"strings"
 
 	"github.com/longshore/longshore/internal/dockerhttp"
 	"github.com/longshore/longshore/internal/dockertypes"
@@ -80,6 +81,11 @@ func (s *Server) ping(w http.ResponseWriter, r *dockerhttp.Request) error {
 	return err
 }
 
+// versionOf returns the version of a runtime without the name that its program prints before it.
+func versionOf(rt engine.RuntimeInfo) string {
+	return strings.TrimPrefix(rt.Features.Version, rt.Name+" ")
+}
+
 // version answers with the versions of the API and of the node's programs. The engine has the number of a dockerd.
 func (s *Server) version(w http.ResponseWriter, r *dockerhttp.Request) error {
 	v := dockertypes.ServerVersion{
@@ -100,7 +106,7 @@ func (s *Server) version(w http.ResponseWriter, r *dockerhttp.Request) error {
 	}
 	for _, rt := range list {
 		if rt.Problem == "" {
-			v.Components = append(v.Components, dockertypes.Component{Name: rt.Name, Version: rt.Features.Version})
+			v.Components = append(v.Components, dockertypes.Component{Name: rt.Name, Version: versionOf(rt)})
 		}
 	}
 	return dockerhttp.Reply(w, http.StatusOK, v)

@@ -19,6 +19,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/dockerhttp"
 	"github.com/longshore/longshore/internal/dockertypes"
+	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/engine/enginetest"
 )
 
@@ -79,6 +80,14 @@ func TestPing(t *testing.T) {
 	r.s.Swarm = func() dockertypes.Swarm { return dockertypes.Swarm{LocalNodeState: "active"} }
 	if got := r.ask(http.MethodGet, "/_ping").Header().Get("Swarm"); got != "active/worker" {
 		t.Errorf("worker: %q", got)
+	}
+}
+
+func TestVersionOf(t *testing.T) {
+	for _, version := range []string{"runc 1.1.5+ds1", "1.1.5+ds1"} {
+		if got := versionOf(engine.RuntimeInfo{Name: "runc", Features: core.RuntimeFeatures{Version: version}}); got != "1.1.5+ds1" {
+			t.Errorf("%q: %q", version, got)
+		}
 	}
 }
 
