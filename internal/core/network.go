@@ -166,6 +166,19 @@ type Port struct {
 	Container uint16 `json:"container"`
 }
 
+// PortError is the error of a host port that a sandbox cannot have, because another one or a process of the host has it.
+type PortError struct {
+	HostIP  netip.Addr // the zero Addr is every address of the host
+	Host    uint16
+	Process bool // a process of the host has it
+	Err     error
+}
+
+func (e *PortError) Error() string { return e.Err.Error() }
+
+// Unwrap returns the cause.
+func (e *PortError) Unwrap() error { return e.Err }
+
 // DNS is the content of resolv.conf. When all fields are empty, that is the host's, with the real
 // servers in place of those on loopback addresses.
 type DNS struct {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net/http"
+	"net/netip"
 	"os"
 	"slices"
 	"time"
@@ -160,8 +161,29 @@ func (f *Face) sources(req *translate.Request) error {
 	return nil
 }
 
+// portTaken gives the error of a host port in use dockerd's words, which clients match, and no class. It returns nil for other errors.
+func portTaken(err error) error {
+	var port *core.PortError
+	if !errors.As(err, &port) {
+		return nil
+	}
+	ip := port.HostIP
+	if !ip.IsValid() {
+		ip = netip.IPv4Unspecified()
+	}
+	at := netip.AddrPortFrom(ip, port.Host)
+	const prefix = "failed to set up container networking: driver failed programming external connectivity: "
+	if port.Process {
+		return fmt.Errorf("%sfailed to bind host port %v: address already in use", prefix, at)
+	}
+	return fmt.Errorf("%sBind for %v failed: port is already allocated", prefix, at)
+}
+
 // conflict gives the error of a name in use dockerd's words, which clients match.
 func (f *Face) conflict(ctx context.Context, err error) error {
+	if port := portTaken(err); port != nil {
+		return port
+	}
 	var used solo.NameInUseError
 	if !errors.As(err, &used) {
 		return err

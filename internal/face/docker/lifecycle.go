@@ -54,6 +54,9 @@ func (v verbs) start(w http.ResponseWriter, r *dockerhttp.Request) error {
 
 // startError gives the error of a program that cannot be executed the words that docker's command line makes exit codes of.
 func startError(err error, prefix string) error {
+	if port := portTaken(err); port != nil {
+		return port
+	}
 	var refused *core.StartError
 	if !errors.As(err, &refused) {
 		return err

@@ -73,8 +73,11 @@ func TestOtherProgramsDoNotGetAPort(t *testing.T) {
 		}
 	}
 	var d Claims // another sandbox of another agent
-	if err := d.Open(all[:1]); !errdefs.IsFailedPrecondition(err) {
-		t.Errorf("opened twice: %v", err)
+	for _, err := range []error{d.Open(all[:1]), c.Take("two", all[1:])} {
+		var of *core.PortError
+		if !errdefs.IsFailedPrecondition(err) || !errors.As(err, &of) || of.Host != port || of.HostIP.IsValid() {
+			t.Errorf("taken twice: %v", err)
+		}
 	}
 	c.Drop("one")
 	wantTaken(t, "tcp", port, false)

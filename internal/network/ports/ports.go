@@ -101,7 +101,7 @@ func (c *Claims) Take(id core.ID, claims []Claim) error {
 	for i, want := range claims {
 		for have, holder := range c.all[want.number()] {
 			if holder != id && want.clash(have) {
-				return fmt.Errorf("claim host port %s: taken by %s: %w", want, holds(holder), errdefs.ErrFailedPrecondition)
+				return taken(want, false, fmt.Errorf("claim host port %s: taken by %s: %w", want, holds(holder), errdefs.ErrFailedPrecondition))
 			}
 		}
 		for _, other := range claims[:i] {
@@ -114,6 +114,10 @@ func (c *Claims) Take(id core.ID, claims []Claim) error {
 		c.put(id, want)
 	}
 	return nil
+}
+
+func taken(c Claim, process bool, err error) error {
+	return &core.PortError{HostIP: c.IP, Host: c.Port, Process: process, Err: err}
 }
 
 // Published holds the ports that are published on every node, and are no sandbox's.
@@ -181,7 +185,7 @@ func (c *Claims) First(id core.ID, want Claim, last uint16) (Claim, error) {
 		}
 	}
 	want.Port = all.First
-	return Claim{}, fmt.Errorf("claim host port %s-%d: none of them is free: %w", want, last, errdefs.ErrResourceExhausted)
+	return Claim{}, taken(Claim{IP: want.IP, Port: last}, false, fmt.Errorf("claim host port %s-%d: none of them is free: %w", want, last, errdefs.ErrResourceExhausted))
 }
 
 // free claims a port if nobody has it, the sandbox included.

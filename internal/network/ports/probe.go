@@ -28,7 +28,7 @@ func probed(c Claim, err error) error {
 	case err == nil, unsupported(err):
 		return nil
 	case errors.Is(err, unix.EADDRINUSE):
-		return fmt.Errorf("claim host port %s: %s listens there: %w", c, holder(c), errdefs.ErrFailedPrecondition)
+		return taken(c, true, fmt.Errorf("claim host port %s: %s listens there: %w", c, holder(c), errdefs.ErrFailedPrecondition))
 	case errors.Is(err, unix.EADDRNOTAVAIL):
 		return fmt.Errorf("claim host port %s: not an address of this host: %w", c, errdefs.ErrInvalidArgument)
 	default:
