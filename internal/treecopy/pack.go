@@ -17,7 +17,7 @@ import (
 	"github.com/longshore/longshore/internal/beneath"
 )
 
-// Pack writes the file or tree at p in root as a tar; every name begins with as. Sockets are left
+// Pack writes the file or tree at p in root as a tar; every name begins with as, also if it is ".". Sockets are left
 // out. A file that grows while it is read is packed as long as it was, and one that shrinks is
 // filled up with zeros.
 //
@@ -120,7 +120,11 @@ func (tw *tarWriter) tree(root *os.Root, p, as string) error {
 			return err
 		}
 	}
-	err = pack(tw, path.Join(as, p), info, link, func() (*os.File, error) {
+	name := path.Join(as, p)
+	if as == "." && name != "." {
+		name = "./" + name
+	}
+	err = pack(tw, name, info, link, func() (*os.File, error) {
 		return root.OpenFile(p, unix.O_RDONLY|unix.O_NONBLOCK, 0)
 	})
 	if err != nil || !info.IsDir() {

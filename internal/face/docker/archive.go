@@ -79,6 +79,9 @@ func (a files) stat(w http.ResponseWriter, root *os.File, p string) error {
 		return err
 	}
 	name := path.Base(path.Clean("/" + p))
+	if strings.HasSuffix(p, "/.") {
+		name = "."
+	}
 	doc, err := json.Marshal(pathStat{name, info.Size(), info.Mode(), info.ModTime(), link})
 	if err != nil {
 		return err
@@ -134,7 +137,7 @@ func (a files) get(w http.ResponseWriter, r *dockerhttp.Request) error {
 	case err != nil:
 		return missing(err, p, in.Container)
 	}
-	a.f.publish(in.Container, "archive-path", map[string]string{"path": p})
+	a.f.publish(in.Container, "archive-path", nil)
 	return nil
 }
 
@@ -196,7 +199,7 @@ func (a files) put(w http.ResponseWriter, r *dockerhttp.Request) error {
 	if err != nil {
 		return missing(err, p, in.Container)
 	}
-	a.f.publish(in.Container, "extract-to-dir", map[string]string{"path": p})
+	a.f.publish(in.Container, "extract-to-dir", nil)
 	return dockerhttp.Reply(w, http.StatusOK, nil)
 }
 

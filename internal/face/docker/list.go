@@ -87,7 +87,7 @@ func (f *Face) list(w http.ResponseWriter, r *dockerhttp.Request) error {
 	if err != nil {
 		return err
 	}
-	s.all = r.Bool("all") || limit > 0 || filters.Has("status") || filters.Has("exited") || filters.Has("before") || filters.Has("since")
+	s.all = r.Bool("all") || limit > 0 || filters.Has("status") || filters.Has("before") || filters.Has("since")
 	s.limit, s.sizes = limit, r.Bool("size")
 	out, err := f.selected(ctx, s, r.API)
 	if err != nil {

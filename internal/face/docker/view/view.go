@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -157,6 +158,9 @@ func (o *Object) Inspect() *dockertypes.Container {
 	if config.Hostname == "" && o.Sandbox.Config.Namespaces.Net.Mode != core.Joined {
 		config.Hostname = o.Sandbox.Config.Hostname
 	}
+	if o.Sandbox.Config.Namespaces.Net.Mode == core.Host && config.Hostname == "" {
+		config.Hostname, _ = os.Hostname() // the node's
+	}
 	doc.Config = &config
 	return doc
 }
@@ -206,6 +210,8 @@ func (o *Object) mounts() []dockertypes.MountPoint {
 		}
 		if v.Labels[core.AnonymousLabel] != "" {
 			m.Mode = ""
+		} else if mode := o.bindMode(v.Target); mode != "" {
+			m.Mode = mode
 		}
 		list = append(list, m)
 	}
@@ -243,7 +249,7 @@ func (o *Object) running() bool {
 // ports returns the published ports of a running container, and with null those that are exposed only.
 func (o *Object) ports() dockertypes.PortMap {
 	out := dockertypes.PortMap{}
-	if !o.running() {
+	if !o.running() || o.Sandbox.Config.Namespaces.Net.Mode == core.Host {
 		return out
 	}
 	for p := range o.Asked.ExposedPorts {
