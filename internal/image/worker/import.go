@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -15,12 +16,13 @@ import (
 	"github.com/containerd/platforms"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/longshore/longshore/internal/decompress"
 	"github.com/longshore/longshore/internal/image/layer"
 )
 
 // Import reads an archive of one or more images for this node's platform.
 func (w *Worker) Import(ctx context.Context, agent Agent, r io.Reader) ([]Image, error) {
-	plain, err := layer.Decompress(r)
+	plain, err := decompressed(r)
 	if err != nil {
 		return nil, fmt.Errorf("import: %w", err)
 	}
@@ -53,6 +55,20 @@ func (w *Worker) Import(ctx context.Context, agent Agent, r io.Reader) ([]Image,
 		}
 	}
 	return found, nil
+}
+
+// decompressed opens an archive. Whole archives are compressed with bzip2 and xz, too, which layers must not be.
+func decompressed(r io.Reader) (io.ReadCloser, error) {
+	buf := bufio.NewReader(r)
+	head, _ := buf.Peek(len(decompress.Xz)) // the reader returns the error again
+	if magic := string(head); strings.HasPrefix(magic, decompress.Bzip2) || magic == decompress.Xz {
+		plain, err := decompress.Reader(buf)
+		if err != nil {
+			return nil, fmt.Errorf("decompress: %w: %w", errdefs.ErrInvalidArgument, err)
+		}
+		return plain, nil
+	}
+	return layer.Decompress(buf)
 }
 
 // named returns the entries of an archive's index. An entry without a name, with an index of

@@ -17,6 +17,7 @@ import (
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/ulikunitz/xz"
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/dockertypes"
@@ -393,6 +394,24 @@ func TestSaveAndLoad(t *testing.T) {
 			t.Errorf("%s: %s", how, got)
 		}
 	}
+	var packed bytes.Buffer
+	z, err := xz.NewWriter(&packed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(z, single); err != nil {
+		t.Fatal(err)
+	}
+	if err := z.Close(); err != nil {
+		t.Fatal(err)
+	}
+	whole := packed.Bytes()
+	if got := to.want(200, "POST", "/images/load", bytes.NewReader(whole), nil); !strings.Contains(got, "Loaded image: ") {
+		t.Errorf("xz: %s", got)
+	}
+	if got := to.want(200, "POST", "/images/load", bytes.NewReader(whole[:len(whole)/2]), nil); !strings.Contains(got, `"error":"`) {
+		t.Errorf("half of xz: %s", got)
+	}
 	r.refused(404, "GET", "/images/absent/get", "No such image: absent")
 	r.refused(400, "GET", "/images/get", "name at least one image")
 	r.refused(404, "GET", "/images/get?names="+repo+"&names=absent:x", "No such image: absent:x")
@@ -436,6 +455,7 @@ func TestLoadKeepsNoArchiveInMemory(t *testing.T) {
 				break
 			}
 			if i%32 == 0 {
+				runtime.GC() // HeapAlloc counts garbage, too
 				var m runtime.MemStats
 				runtime.ReadMemStats(&m)
 				peak = max(peak, m.HeapAlloc)
@@ -446,7 +466,7 @@ func TestLoadKeepsNoArchiveInMemory(t *testing.T) {
 	if text := r.want(200, "POST", "/images/load", pr, nil); !strings.Contains(text, `"error"`) {
 		t.Errorf("%s", text)
 	}
-	if peak > size/2 {
+	if peak > size/4 {
 		t.Errorf("%d bytes in memory of an archive of %d", peak, size)
 	}
 }
