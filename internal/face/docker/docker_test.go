@@ -20,6 +20,7 @@ import (
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/longshore/longshore/internal/conformancetest"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine/enginetest"
 	"github.com/longshore/longshore/internal/face"
@@ -490,4 +491,9 @@ func TestDetachKeys(t *testing.T) {
 			t.Errorf("%q: %q %v, want %q", in, got, err, want)
 		}
 	}
+}
+
+// TestConformance compares the routes with their table in docs/conformance.md.
+func TestConformance(t *testing.T) {
+	conformancetest.Routes(t, "../../..", "Docker's API", "internal/face/docker", newRig(t).face.mux(false).Routes())
 }

@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
-	"os/exec"
-	"path"
 	"slices"
 	"strings"
 	"testing"
@@ -502,42 +500,11 @@ func TestOutput(t *testing.T) {
 // TestConformance compares the routes with their table in docs/conformance.md, and its last column
 // with the tests.
 func TestConformance(t *testing.T) {
-	const root = "../../.."
-	doc := conformancetest.Read(t, root)
-	_, text, _ := strings.Cut(doc, "\n## Hub: docker's command line\n")
-	text, _, _ = strings.Cut(text, "\n## ")
-	left := map[string]bool{}
+	var routes []string
 	for _, p := range (Server{}).routes().patterns {
 		if !strings.HasSuffix(p, "/") { // the same as without
-			left[p] = true
+			routes = append(routes, p)
 		}
 	}
-	for line := range strings.Lines(text) {
-		cells := strings.Split(line, "|")
-		if len(cells) != 6 || !strings.Contains(cells[1], "/") {
-			continue
-		}
-		state := strings.TrimSpace(cells[2])
-		for _, route := range strings.Split(strings.TrimSpace(cells[1]), ", ") {
-			if !left[route] {
-				t.Errorf("%s is no route, or has two rows", route)
-			}
-			delete(left, route)
-		}
-		if !slices.Contains([]string{"works", "differs", "refused"}, state) {
-			t.Errorf("%s is %q", cells[1], state)
-		}
-		for _, test := range strings.Split(strings.TrimSpace(cells[4]), ", ") {
-			dir, name := path.Split(test)
-			if dir == "" {
-				dir = "internal/hub/engineapi"
-			}
-			if exec.CommandContext(t.Context(), "grep", "-rqw", "func "+name, path.Join(root, dir), "--include=*_test.go").Run() != nil {
-				t.Errorf("%s: there is no test %s", cells[1], test)
-			}
-		}
-	}
-	if len(left) > 0 {
-		t.Errorf("without a row: %v", slices.Sorted(maps.Keys(left)))
-	}
+	conformancetest.Routes(t, "../../..", "Hub: docker's command line", "internal/hub/engineapi", routes)
 }
