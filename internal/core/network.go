@@ -2,8 +2,6 @@ package core
 
 import (
 	"cmp"
-	"crypto/sha256"
-	"encoding/hex"
 	"net/netip"
 	"slices"
 	"strings"
@@ -134,13 +132,6 @@ type NetworkDefinition struct {
 	Attachable  bool              `json:"attachable,omitempty"`
 	Options     map[string]string `json:"options,omitempty"`
 	IPAMOptions map[string]string `json:"ipam_options,omitzero"`
-}
-
-// ID returns the network's ID for clients that name networks by one: 64 hexadecimal digits, the same as long as the
-// network exists.
-func (d NetworkDefinition) ID() string {
-	sum := sha256.Sum256([]byte(d.Name + "\x00" + d.Created.UTC().Format(time.RFC3339Nano)))
-	return hex.EncodeToString(sum[:])
 }
 
 // Subnet is a range of addresses of a network.

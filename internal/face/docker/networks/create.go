@@ -67,11 +67,11 @@ func (s *Server) create(w http.ResponseWriter, r *dockerhttp.Request) error {
 	if err != nil {
 		return err
 	}
-	s.event("create", Network{Name: made.Name, ID: made.ID(), Driver: Bridge}, "")
+	s.event("create", Network{Name: made.Name, ID: definedID(made), Driver: Bridge}, "")
 	return dockerhttp.Reply(w, http.StatusCreated, struct {
 		ID      string `json:"Id"`
 		Warning string
-	}{ID: made.ID()})
+	}{ID: definedID(made)})
 }
 
 // overlap refuses a range that another network has.

@@ -126,7 +126,7 @@ func (s *Server) All(ctx context.Context) ([]Network, error) {
 		{Name: None, ID: predefinedID(None), Driver: "null", Definition: core.NetworkDefinition{Name: None}},
 	}
 	for _, def := range s.Networks.Defined() {
-		list = append(list, Network{Name: def.Name, ID: def.ID(), Core: def.Name, Driver: Bridge, Definition: def})
+		list = append(list, Network{Name: def.Name, ID: definedID(def), Core: def.Name, Driver: Bridge, Definition: def})
 	}
 	return list, nil
 }
@@ -362,4 +362,10 @@ func until(f dockerhttp.Filters, now time.Time) (time.Time, error) {
 		return now.Add(-d), nil
 	}
 	return dockerhttp.Moment("until", values[0])
+}
+
+// definedID returns the ID of a network that a user has defined, the same as long as the network exists.
+func definedID(def core.NetworkDefinition) string {
+	sum := sha256.Sum256([]byte(def.Name + "\x00" + def.Created.UTC().Format(time.RFC3339Nano)))
+	return hex.EncodeToString(sum[:])
 }
