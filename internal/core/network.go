@@ -141,6 +141,8 @@ type Subnet struct {
 	// Pool limits the choice of addresses to a part of Range. A sandbox may still ask for any address of Range. The
 	// zero value does not limit it.
 	Pool netip.Prefix `json:"pool,omitzero"`
+	// Chosen says that Define has chosen Range.
+	Chosen bool `json:"chosen,omitempty"`
 	// Reserved are addresses of Range that no sandbox gets, by names for people.
 	Reserved map[string]netip.Addr `json:"reserved,omitempty"`
 }

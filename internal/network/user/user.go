@@ -275,7 +275,7 @@ func (d *Driver) chooseSubnets(def *core.NetworkDefinition, all []*user) error {
 		taken = append(taken, s.Range)
 	}
 	if !has6 {
-		def.Subnets = append(def.Subnets, core.Subnet{Range: ipam.ChooseULA().Prefix})
+		def.Subnets = append(def.Subnets, core.Subnet{Range: ipam.ChooseULA().Prefix, Chosen: true})
 	}
 	if has4 {
 		return nil
@@ -284,7 +284,7 @@ func (d *Driver) chooseSubnets(def *core.NetworkDefinition, all []*user) error {
 	if err != nil {
 		r, err = ipam.ChooseSmall(taken)
 	}
-	def.Subnets = append([]core.Subnet{{Range: r.Prefix}}, def.Subnets...)
+	def.Subnets = append([]core.Subnet{{Range: r.Prefix, Chosen: true}}, def.Subnets...)
 	return err
 }
 

@@ -58,10 +58,19 @@ func Attachment(n Network, e *dockertypes.Endpoint) (core.Attachment, error) {
 		switch {
 		case err != nil || addr.Is4() != one.is4 || addr.IsUnspecified() || addr.Zone() != "":
 			fail("invalid %s address: %s", map[bool]string{true: "IPv4", false: "IPv6"}[one.is4], one.text)
-		case !Predefined(n.Name) && !slices.ContainsFunc(n.Definition.Subnets, func(s core.Subnet) bool { return s.Range.Contains(addr) }):
-			fail("no configured subnet or ip-range contain the IP address %s", one.text)
+			addr = netip.Addr{}
 		default:
 			a.Addrs = append(a.Addrs, netip.PrefixFrom(addr, addr.BitLen()))
+		}
+		if Predefined(n.Name) {
+			continue
+		}
+		own := slices.DeleteFunc(slices.Clone(n.Definition.Subnets), func(s core.Subnet) bool { return s.Chosen || s.Range.Addr().Is4() != one.is4 })
+		switch {
+		case len(own) == 0:
+			fail("user specified IP address is supported only when connecting to networks with user configured subnets")
+		case !slices.ContainsFunc(own, func(s core.Subnet) bool { return s.Range.Contains(addr) }):
+			fail("no configured subnet or ip-range contain the IP address %s", one.text)
 		}
 	}
 	if len(ipam.LinkLocalIPs) > 0 {
@@ -119,6 +128,9 @@ func (s *Server) connect(w http.ResponseWriter, r *dockerhttp.Request) error {
 func (s *Server) target(r *dockerhttp.Request, req any, ref *string) (member, Network, error) {
 	if err := r.Decode(req); err != nil {
 		return member{}, Network{}, err
+	}
+	if *ref == "" {
+		return member{}, Network{}, invalid.Plainf(`invalid name or ID supplied: ""`)
 	}
 	c, err := s.Container(r.Context(), *ref)
 	if err != nil {
@@ -185,6 +197,12 @@ func (s *Server) disconnect(w http.ResponseWriter, r *dockerhttp.Request) error 
 		Force     bool
 	}
 	m, n, err := s.target(r, &req, &req.Container)
+	if errdefs.IsNotFound(err) && req.Force {
+		if _, err := s.Find(r.Context(), r.Vars["id"]); err != nil {
+			return err
+		}
+		return errdefs.ErrNotFound.WithMessage("endpoint " + req.Container + " not found")
+	}
 	if err != nil {
 		return err
 	}

@@ -80,8 +80,7 @@ func overlap(def core.NetworkDefinition, defined []core.NetworkDefinition) error
 		for _, other := range defined {
 			for _, have := range other.Subnets {
 				if have.Range.Overlaps(sub.Range) {
-					return errdefs.ErrPermissionDenied.WithMessage(fmt.Sprintf(
-						"invalid pool request: Pool overlaps with other one on this address space: network %s has %s", other.Name, have.Range))
+					return errdefs.ErrPermissionDenied.WithMessage("invalid pool request: Pool overlaps with other one on this address space")
 				}
 			}
 		}
@@ -127,7 +126,7 @@ func errNoPlugin(name string) error {
 func refusal(req createRequest) error {
 	switch {
 	case Predefined(req.Name):
-		return errdefs.ErrPermissionDenied.WithMessage("operation is not permitted on predefined " + req.Name + " network")
+		return errdefs.ErrPermissionDenied.WithMessage("operation is not permitted on predefined " + req.Name + " network ")
 	case strings.TrimSpace(req.Name) == "":
 		return invalid.Plainf("invalid name: name is empty")
 	case req.Driver == "overlay":
@@ -136,14 +135,14 @@ func refusal(req createRequest) error {
 		return errdefs.ErrPermissionDenied.WithMessage(fmt.Sprintf("only one instance of %q network is allowed", req.Driver))
 	case req.Driver != "" && req.Driver != Bridge:
 		return errNoPlugin(req.Driver)
-	case req.Scope != "" && req.Scope != "local":
+	case req.Scope == "swarm":
 		return errdefs.ErrUnavailable.WithMessage(errNoManager)
 	case req.Ingress:
 		return errdefs.ErrPermissionDenied.WithMessage("Ingress network can only be global scope network")
 	case req.ConfigOnly:
 		return invalid.Plainf("configuration-only networks are not supported: give each network its own configuration")
 	case req.ConfigFrom != nil && req.ConfigFrom.Network != "":
-		return invalid.Plainf("a network cannot have the configuration of network %s: give it its own", req.ConfigFrom.Network)
+		return errdefs.ErrNotFound.WithMessage(fmt.Sprintf("configuration network %q does not exist", req.ConfigFrom.Network))
 	}
 	return nil
 }
@@ -175,8 +174,11 @@ func options(def *core.NetworkDefinition, all map[string]string) error {
 			return without
 		}
 		v, err := strconv.ParseBool(text)
-		if err != nil {
+		switch {
+		case err != nil && (key == optionIPv4 || key == optionIPv6):
 			errs = append(errs, fmt.Errorf("driver-opt %q is not a valid bool", key))
+		case err != nil:
+			errs = append(errs, fmt.Errorf("failed to parse %s value: %s (%w)", key, text, err))
 		}
 		return v
 	}
@@ -185,8 +187,8 @@ func options(def *core.NetworkDefinition, all map[string]string) error {
 	def.Interface = all[optionBridge]
 	if text := all[optionMTU]; text != "" {
 		mtu, err := strconv.Atoi(text)
-		if err != nil || mtu < 0 {
-			errs = append(errs, fmt.Errorf("%s: %q is not a number of bytes", optionMTU, text))
+		if err != nil {
+			errs = append(errs, fmt.Errorf("failed to parse %s value: %s (%w)", optionMTU, text, err))
 		}
 		def.MTU = mtu
 	}
@@ -212,7 +214,7 @@ func options(def *core.NetworkDefinition, all map[string]string) error {
 		}
 	}
 	if len(errs) > 0 {
-		return invalid.Plainf("invalid network options:\n%w", joined(errs))
+		return invalid.Plainf("%w", joined(errs))
 	}
 	return nil
 }

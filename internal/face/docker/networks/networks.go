@@ -9,8 +9,8 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"net"
 	"net/http"
-	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -53,6 +53,7 @@ type Server struct {
 	Default Default
 
 	pruning atomic.Bool
+	began   time.Time
 }
 
 // Default is the part of the node's configuration about the default network, bridge for clients.
@@ -64,6 +65,7 @@ type Default struct {
 
 // Routes adds the routes.
 func (s *Server) Routes(m *dockerhttp.Mux) {
+	s.began = time.Now().UTC()
 	m.Handle("GET", "/networks", s.list)
 	m.Handle("GET", "/networks/", s.list)
 	m.Handle("GET", "/networks/{id...}", s.inspect)
@@ -109,27 +111,31 @@ func (s *Server) All(ctx context.Context) ([]Network, error) {
 	if err != nil {
 		return nil, err
 	}
-	std := core.NetworkDefinition{Name: Bridge, Interface: s.Default.Interface, MTU: s.Default.MTU, NoMasquerade: !s.Default.Masquerade}
+	std := core.NetworkDefinition{Name: Bridge, Created: s.began, Interface: s.Default.Interface, NoMasquerade: !s.Default.Masquerade}
 	for _, r := range info.Ranges {
-		std.Subnets = append(std.Subnets, core.Subnet{Range: r})
+		std.Subnets = append(std.Subnets, core.Subnet{Range: r, Chosen: true})
+	}
+	std.MTU = s.Default.MTU
+	if link, err := net.InterfaceByName(s.Default.Interface); err == nil {
+		std.MTU = link.MTU
 	}
 	std.Options = map[string]string{
 		"com.docker.network.bridge.default_bridge": "true", optionICC: "true", optionMasquerade: strconv.FormatBool(s.Default.Masquerade),
-		optionHostIP: "0.0.0.0", optionBridge: s.Default.Interface,
-	}
-	if s.Default.MTU > 0 {
-		std.Options[optionMTU] = strconv.Itoa(s.Default.MTU)
+		optionHostIP: "0.0.0.0", optionBridge: s.Default.Interface, optionMTU: strconv.Itoa(cmp.Or(std.MTU, usualMTU)),
 	}
 	list := []Network{
 		{Name: Bridge, ID: predefinedID(Bridge), Core: core.NetworkDefault, Driver: Bridge, Definition: std},
-		{Name: Host, ID: predefinedID(Host), Driver: Host, Definition: core.NetworkDefinition{Name: Host}},
-		{Name: None, ID: predefinedID(None), Driver: "null", Definition: core.NetworkDefinition{Name: None}},
+		{Name: Host, ID: predefinedID(Host), Driver: Host, Definition: core.NetworkDefinition{Name: Host, Created: s.began}},
+		{Name: None, ID: predefinedID(None), Driver: "null", Definition: core.NetworkDefinition{Name: None, Created: s.began}},
 	}
 	for _, def := range s.Networks.Defined() {
 		list = append(list, Network{Name: def.Name, ID: definedID(def), Core: def.Name, Driver: Bridge, Definition: def})
 	}
 	return list, nil
 }
+
+// usualMTU is the MTU of most links.
+const usualMTU = 1500
 
 // Find finds a network by its ID, name, or the unique start of its ID.
 func (s *Server) Find(ctx context.Context, ref string) (Network, error) {
@@ -234,7 +240,12 @@ func document(n Network) dockertypes.Network {
 		Options: orEmpty(def.Options), Labels: orEmpty(def.Labels),
 	}
 	for _, sub := range def.Subnets {
-		out := dockertypes.IPAMConfig{Subnet: sub.Range.String(), Gateway: gateway(sub).String()}
+		out := dockertypes.IPAMConfig{Subnet: sub.Range.String()}
+		if sub.Gateway.IsValid() {
+			out.Gateway = sub.Gateway.String()
+		} else if sub.Chosen { // dockerd shows the gateway of a range that a client has named only if it named that too
+			out.Gateway = sub.Range.Addr().Next().String()
+		}
 		if sub.Pool.IsValid() {
 			out.IPRange = sub.Pool.String()
 		}
@@ -248,13 +259,6 @@ func document(n Network) dockertypes.Network {
 		doc.EnableIPv6 = doc.EnableIPv6 || sub.Range.Addr().Is6()
 	}
 	return doc
-}
-
-func gateway(sub core.Subnet) netip.Addr {
-	if sub.Gateway.IsValid() {
-		return sub.Gateway
-	}
-	return sub.Range.Addr().Next()
 }
 
 func orEmpty(m map[string]string) map[string]string {
@@ -321,7 +325,7 @@ func fill(doc *dockertypes.Network, on []member, n Network) {
 func (s *Server) inspect(w http.ResponseWriter, r *dockerhttp.Request) error {
 	if v := r.Get("verbose"); v != "" {
 		if _, err := strconv.ParseBool(v); err != nil {
-			return invalid.Plainf("invalid value for verbose: %.80s", v)
+			return invalid.Plainf("invalid value for verbose: %.80s: %w", v, err)
 		}
 	}
 	n, err := s.Find(r.Context(), r.Vars["id"])

@@ -93,7 +93,7 @@ func newRig(t *testing.T) *rig {
 			}
 			r.events = append(r.events, fmt.Sprint(typ, " ", action, " ", attributes))
 		},
-		Default: networks.Default{Interface: "longshore0", MTU: 1400, Masquerade: true},
+		Default: networks.Default{Interface: "no-such-link", MTU: 1400, Masquerade: true},
 	}
 	r.mux = &dockerhttp.Mux{Versions: dockerhttp.Range{Min: dockerhttp.MustParse("1.24"), Max: dockerhttp.MustParse("1.51")}}
 	r.srv.Routes(r.mux)
@@ -220,17 +220,17 @@ func TestRefusedCreates(t *testing.T) {
 		`{"Name":"x","Driver":"host"}`:                              {403, `only one instance of \"host\" network is allowed`},
 		`{"Name":"x","Ingress":true}`:                               {403, "Ingress network"},
 		`{"Name":"x","ConfigOnly":true}`:                            {400, "configuration-only"},
-		`{"Name":"x","ConfigFrom":{"Network":"y"}}`:                 {400, "configuration of network y"},
+		`{"Name":"x","ConfigFrom":{"Network":"y"}}`:                 {404, `configuration network \"y\" does not exist`},
 		`{"Name":"x","IPAM":{"Driver":"mine"}}`:                     {404, `plugin \"mine\" not found`},
 		`{"Name":"x","IPAM":{"Config":[{"Gateway":"1"}]}}`:          {400, `invalid network config:\ninvalid subnet : invalid CIDR block notation`},
-		`{"Name":"x","IPAM":{"Config":[{"Subnet":"10.9.1.0/24"}]}}`: {403, "invalid pool request: Pool overlaps with other one on this address space: network app has 10.9.0.0/16"},
+		`{"Name":"x","IPAM":{"Config":[{"Subnet":"10.9.1.0/24"}]}}`: {403, "invalid pool request: Pool overlaps with other one on this address space"},
 		`{"Name":"x","IPAM":{"Config":[{"Subnet":"10.8.0.1/16","Gateway":"10.7.0.1","IPRange":"10.8.0.0/8","AuxiliaryAddresses":{"a":"fd00::1","b":"?"}}]}}`: {
 			400, `invalid network config:\n* invalid subnet 10.8.0.1/16: it should be 10.8.0.0/16\n* invalid ip-range 10.8.0.0/8: CIDR block is bigger than its parent subnet 10.8.0.1/16\n` +
 				`* invalid ip-range 10.8.0.0/8: it should be 10.0.0.0/8\n* invalid gateway 10.7.0.1: parent subnet 10.8.0.1/16 doesn't contain this address\n` +
 				`* invalid auxiliary address a: parent subnet is an IPv4 block\n* invalid auxiliary address b: invalid address`,
 		},
-		`{"Name":"x","Options":{"com.docker.network.bridge.enable_icc":"maybe"}}`:         {400, `driver-opt \"com.docker.network.bridge.enable_icc\" is not a valid bool`},
-		`{"Name":"x","Options":{"com.docker.network.driver.mtu":"big"}}`:                  {400, "not a number"},
+		`{"Name":"x","Options":{"com.docker.network.bridge.enable_icc":"maybe"}}`:         {400, `failed to parse com.docker.network.bridge.enable_icc value: maybe (`},
+		`{"Name":"x","Options":{"com.docker.network.driver.mtu":"big"}}`:                  {400, "failed to parse com.docker.network.driver.mtu value: big ("},
 		`{"Name":"x","Options":{"com.docker.network.bridge.host_binding_ipv4":"::1"}}`:    {400, "not an IPv4 address"},
 		`{"Name":"x","Options":{"com.docker.network.bridge.gateway_mode_ipv4":"routed"}}`: {400, `\"routed\" is not supported, only nat`},
 		`{"Name":"x","Options":{"com.docker.network.bridge.inhibit_ipv4":"true"}}`:        {400, "not supported"},
@@ -300,7 +300,7 @@ func TestConnectAndDisconnect(t *testing.T) {
 	r.want("DELETE", "/networks/app", "", 403, `error while removing network: network app has active endpoints (name:\"web\" id:\"`)
 	for body, want := range map[string]string{
 		`{"Container":"web","EndpointConfig":{"IPAMConfig":{"IPv4Address":"172.21.0.9"}}}`:                                               "no configured subnet or ip-range contain the IP address 172.21.0.9",
-		`{"Container":"web","EndpointConfig":{"IPAMConfig":{"IPv4Address":"fd00::1","IPv6Address":"x","LinkLocalIPs":["169.254.1.1"]}}}`: `invalid endpoint settings:\n* invalid IPv4 address: fd00::1\n* invalid IPv6 address: x\n* link-local`,
+		`{"Container":"web","EndpointConfig":{"IPAMConfig":{"IPv4Address":"fd00::1","IPv6Address":"x","LinkLocalIPs":["169.254.1.1"]}}}`: `invalid endpoint settings:\n* invalid IPv4 address: fd00::1\n* no configured subnet or ip-range contain the IP address fd00::1\n* invalid IPv6 address: x\n* user specified IP address is supported only when connecting to networks with user configured subnets\n* link-local`,
 		`{"Container":"web","EndpointConfig":{"MacAddress":"x"}}`:                                                                        "invalid MAC address x",
 		`{"Container":"web","EndpointConfig":{"Links":["db"]}}`:                                                                          "links cannot be added",
 		`{"Container":"web","EndpointConfig":{"GwPriority":1}}`:                                                                          "gw-priority 1",
@@ -314,6 +314,9 @@ func TestConnectAndDisconnect(t *testing.T) {
 	r.want("POST", "/networks/none/connect", `{"Container":"web"}`, 400, "private (none) mode")
 	r.want("POST", "/networks/nowhere/connect", `{"Container":"web"}`, 404, "network nowhere not found")
 	r.want("POST", "/networks/app/connect", `{"Container":"gone"}`, 404, "No such container: gone")
+	r.want("POST", "/networks/app/disconnect", `{"Container":"gone","Force":true}`, 404, "endpoint gone not found")
+	r.want("POST", "/networks/nowhere/disconnect", `{"Container":"gone","Force":true}`, 404, "network nowhere not found")
+	r.want("POST", "/networks/app/disconnect", "", 400, `invalid name or ID supplied: \"\"`)
 	r.want("POST", "/networks/app/disconnect", `{"Container":"web"}`, 200, "")
 	r.want("POST", "/networks/app/disconnect", `{"Container":"web"}`, 500, "container "+string(web.ID)+" is not connected to network app")
 	// As Watchtower does it: off its only network, and back.

@@ -1,6 +1,7 @@
 package networks
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"slices"
@@ -9,7 +10,9 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/dockerhttp"
+	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/face/docker/view"
 )
 
@@ -29,7 +32,13 @@ func (s *Server) remove(w http.ResponseWriter, r *dockerhttp.Request) error {
 	if on := active(members, n); len(on) > 0 {
 		return inUse(n, on)
 	}
-	switch err := s.Networks.Undefine(r.Context(), n.Core); {
+	err = s.Networks.Undefine(r.Context(), n.Core)
+	if errdefs.IsFailedPrecondition(err) {
+		if err = s.leave(r.Context(), members, n); err == nil {
+			err = s.Networks.Undefine(r.Context(), n.Core)
+		}
+	}
+	switch {
 	case errdefs.IsFailedPrecondition(err): // a container of another owner is on it, or one that starts
 		return inUse(n, nil)
 	case errdefs.IsNotFound(err):
@@ -39,6 +48,22 @@ func (s *Server) remove(w http.ResponseWriter, r *dockerhttp.Request) error {
 	}
 	s.event("destroy", n, "")
 	return dockerhttp.Reply(w, http.StatusNoContent, nil)
+}
+
+// leave stops the sandboxes of ended containers on a network. The agent does that soon after each end, and they have their
+// addresses until then.
+func (s *Server) leave(ctx context.Context, members []member, n Network) error {
+	request := core.StopRequest{Owner: core.OwnerDocker, Call: "docker network rm", At: time.Now()}
+	for _, m := range members {
+		if !m.own || !m.on(n) || m.running() {
+			continue
+		}
+		err := s.Engine.StopSandbox(ctx, m.sandbox.ID, engine.StopOptions{IfEnded: true, Request: request})
+		if err != nil && !errdefs.IsNotFound(err) {
+			return err
+		}
+	}
+	return nil
 }
 
 // inUse is the error of a removal while containers are on a network.

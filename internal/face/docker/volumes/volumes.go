@@ -44,7 +44,7 @@ func (s *Server) Routes(m *dockerhttp.Mux) {
 	m.Handle("GET", "/volumes/{name...}", s.inspect)
 	m.Handle("POST", "/volumes/create", s.create)
 	m.HandleSince("1.25", "POST", "/volumes/prune", s.prune)
-	m.HandleSince("1.42", "PUT", "/volumes/{name...}", update)
+	m.Handle("PUT", "/volumes/{name...}", update)
 	m.Handle("DELETE", "/volumes/{name...}", s.remove)
 }
 
@@ -189,11 +189,18 @@ func (s *Server) create(w http.ResponseWriter, r *dockerhttp.Request) error {
 		return errdefs.ErrNotFound.WithMessage(fmt.Sprintf("error looking up volume plugin %s: plugin %q not found", req.Driver, req.Driver))
 	case req.Name == "":
 		cfg.Name, cfg.Labels = Anonymous(cfg.Labels)
+	case len(req.Name) == 1:
+		return invalid.Plainf("create %s: volume name is too short, names should be at least two alphanumeric characters", req.Name)
 	case !core.IsName(req.Name, "_.-", maxName):
 		return invalid.Plainf("create %.80s: %.80q includes invalid characters for a local volume name, only \"[a-zA-Z0-9][a-zA-Z0-9_.-]\" are allowed. "+
 			"If you intended to pass a host directory, use absolute path", req.Name, req.Name)
 	default:
 		delete(cfg.Labels, core.AnonymousLabel)
+	}
+	for key := range cfg.Options {
+		if key != "type" && key != "device" && key != "o" {
+			return invalid.Plainf("create %.80s: invalid option: %q", cfg.Name, key)
+		}
 	}
 	v, err := s.Engine.Volumes.Create(r.Context(), cfg)
 	switch {

@@ -119,7 +119,7 @@ func TestCreateListInspectRemove(t *testing.T) {
 	c.want("DELETE", "/volumes/mem", "", 404, "get mem: no such volume")
 	c.want("DELETE", "/volumes/mem?force=1", "", 204, "")
 	c.want("PUT", "/volumes/db", `{}`, 503, "volume update only valid for cluster volumes")
-	c.want("PUT", "/v1.41/volumes/db", `{}`, 400, "requires minimum API version 1.42")
+	c.want("PUT", "/v1.41/volumes/db", `{}`, 503, "volume update only valid for cluster volumes")
 	want := []string{"volume create 2 map[driver:local]", "volume create 3 map[driver:local]", "volume create 64 map[driver:local]", "volume destroy 3 map[driver:local]"}
 	if !slices.Equal(c.events, want) {
 		t.Errorf("events %q", c.events)
@@ -129,12 +129,13 @@ func TestCreateListInspectRemove(t *testing.T) {
 func TestRefusedCreates(t *testing.T) {
 	c := newClient(t)
 	for body, want := range map[string]string{
-		`{"Name":"x","Driver":"nfs"}`:              `404 error looking up volume plugin nfs: plugin \"nfs\" not found`,
-		`{"Name":"a/b"}`:                           `400 create a/b: \"a/b\" includes invalid characters for a local volume name`,
-		`{"Name":".."}`:                            `400 includes invalid characters`,
-		`{"Name":"x","DriverOpts":{"nosuch":"1"}}`: `400 nosuch`,
-		`{"Name":"x","ClusterVolumeSpec":{}}`:      `503 need a swarm manager`,
-		`{"Name":1}`:                               `400 invalid JSON`,
+		`{"Name":"x1","Driver":"nfs"}`:              `404 error looking up volume plugin nfs: plugin \"nfs\" not found`,
+		`{"Name":"a/b"}`:                            `400 create a/b: \"a/b\" includes invalid characters for a local volume name`,
+		`{"Name":".."}`:                             `400 includes invalid characters`,
+		`{"Name":"x1","DriverOpts":{"nosuch":"1"}}`: `400 create x1: invalid option: \"nosuch\"`,
+		`{"Name":"x1","ClusterVolumeSpec":{}}`:      `503 need a swarm manager`,
+		`{"Name":"x"}`:                              `400 create x: volume name is too short`,
+		`{"Name":1}`:                                `400 invalid JSON`,
 	} {
 		var status int
 		var text string
