@@ -32,13 +32,7 @@ func (s *Server) remove(w http.ResponseWriter, r *dockerhttp.Request) error {
 	if on := active(members, n); len(on) > 0 {
 		return inUse(n, on)
 	}
-	err = s.Networks.Undefine(r.Context(), n.Core)
-	if errdefs.IsFailedPrecondition(err) {
-		if err = s.leave(r.Context(), members, n); err == nil {
-			err = s.Networks.Undefine(r.Context(), n.Core)
-		}
-	}
-	switch {
+	switch err := s.undefine(r.Context(), members, n); {
 	case errdefs.IsFailedPrecondition(err): // a container of another owner is on it, or one that starts
 		return inUse(n, nil)
 	case errdefs.IsNotFound(err):
@@ -48,6 +42,18 @@ func (s *Server) remove(w http.ResponseWriter, r *dockerhttp.Request) error {
 	}
 	s.event("destroy", n, "")
 	return dockerhttp.Reply(w, http.StatusNoContent, nil)
+}
+
+// undefine removes a network, also one that containers have just left by their end.
+func (s *Server) undefine(ctx context.Context, members []member, n Network) error {
+	err := s.Networks.Undefine(ctx, n.Core)
+	if !errdefs.IsFailedPrecondition(err) {
+		return err
+	}
+	if err := s.leave(ctx, members, n); err != nil {
+		return err
+	}
+	return s.Networks.Undefine(ctx, n.Core)
 }
 
 // leave stops the sandboxes of ended containers on a network. The agent does that soon after each end, and they have their
@@ -104,7 +110,7 @@ func (s *Server) prune(w http.ResponseWriter, r *dockerhttp.Request) error {
 		if Predefined(n.Name) || used || !f.Labels(n.Definition.Labels) || !before.IsZero() && n.Definition.Created.After(before) {
 			continue
 		}
-		switch err := s.Networks.Undefine(r.Context(), n.Core); {
+		switch err := s.undefine(r.Context(), members, n); {
 		case err == nil:
 			gone = append(gone, n.Name)
 			s.event("destroy", n, "")
