@@ -118,6 +118,14 @@ besidedockerd() { # name, suite ("" is the machine's own), arguments of go test
     sum "$name" ./test/e2e/swarm -p 1 -parallel 6 -count=1 -short -timeout 20m "$@"
 }
 
+# Debian's command line drives the node itself. The packages are those of the stage swarm; the tests of
+# the clients that are installed run in the stage root.
+dockercli() {
+  [ -e "$cache/docker/complete" ] || { echo "dockercli: swarm has no docker: nothing was run"; return 0; }
+  CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_TEST_PARALLEL=1 LONGSHORE_BIN="$PWD/bin" LONGSHORE_DOCKER_DIR="$cache/docker" \
+    sum dockercli ./test/dockerclients -p 1 -parallel 3 -count=1 -timeout 5m -run '^TestDocker'
+}
+
 # A real Swarm manager drives the node: Debian's own dockerd.
 swarm() { besidedockerd swarm ''; }
 
@@ -219,6 +227,7 @@ stage root root
 stage parents parents
 stage mesosgo mesosgo
 stage swarm swarm
+stage dockercli dockercli
 stage swarm28 swarm28
 stage templates templates
 stage differential differential

@@ -100,6 +100,9 @@ func TestStatuses(t *testing.T) {
 	if got := Text(fmt.Errorf("find x: %w", errdefs.ErrNotFound)); got != "find x" {
 		t.Errorf("text %q", got)
 	}
+	if got := Text(errdefs.ErrInvalidArgument.WithMessage("exec x: permission denied")); got != "exec x: permission denied" {
+		t.Errorf("the kernel's words: %q", got)
+	}
 }
 
 func TestBodies(t *testing.T) {

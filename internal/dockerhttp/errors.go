@@ -47,14 +47,17 @@ func Status(err error) int {
 	}
 }
 
-// Text returns an error's text without the name of its class at the end.
+// Text returns an error's text without the name of its class at the end. Other words stay, also if they are a class's name: clients
+// match "permission denied" of the kernel.
 func Text(err error) string {
 	text := err.Error()
 	for _, class := range []error{
 		errdefs.ErrInvalidArgument, errdefs.ErrNotFound, errdefs.ErrAborted, errdefs.ErrAlreadyExists, errdefs.ErrFailedPrecondition,
 		errdefs.ErrUnauthenticated, errdefs.ErrPermissionDenied, errdefs.ErrNotImplemented, errdefs.ErrUnavailable, errdefs.ErrResourceExhausted,
 	} {
-		text = strings.TrimSuffix(text, ": "+class.Error())
+		if errors.Is(err, class) {
+			text = strings.TrimSuffix(text, ": "+class.Error())
+		}
 	}
 	return text
 }

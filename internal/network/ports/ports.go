@@ -106,7 +106,7 @@ func (c *Claims) Take(id core.ID, claims []Claim) error {
 		}
 		for _, other := range claims[:i] {
 			if want.clash(other) {
-				return fmt.Errorf("claim host port %s: requested twice: %w", want, errdefs.ErrInvalidArgument)
+				return taken(want, false, fmt.Errorf("claim host port %s: requested twice: %w", want, errdefs.ErrInvalidArgument))
 			}
 		}
 	}

@@ -1,6 +1,7 @@
 package ports
 
 import (
+	"errors"
 	"net"
 	"net/netip"
 	"os"
@@ -9,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/longshore/longshore/internal/core"
 )
 
 func claim(t *testing.T, s string) Claim {
@@ -75,6 +78,8 @@ func TestTakeAllOrNone(t *testing.T) {
 	}
 	if err := c.Take("four", []Claim{claim(t, "tcp *:90"), claim(t, "tcp 127.0.0.1:90")}); !errdefs.IsInvalidArgument(err) {
 		t.Errorf("one port twice: %v", err)
+	} else if of := (*core.PortError)(nil); !errors.As(err, &of) || of.Host != 90 || of.Process {
+		t.Errorf("the error of one port twice does not name it: %#v", err)
 	}
 }
 
