@@ -140,6 +140,13 @@ templates() {
     sum templates ./test/tour -p 1 -count=1 -timeout 10m -run '^Test(Templates|Boots)BesideDocker$'
 }
 
+# The same requests to dockerd 28 and to the Docker face.
+beside() {
+  [ -x "$cache/docker-forky/usr/sbin/dockerd" ] || { echo "beside: swarm28 has no dockerd: nothing was run"; return 0; }
+  CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN="$PWD/bin" LONGSHORE_DOCKER_DIR="$cache/docker-forky" LONGSHORE_TEST_PATIENCE="${LONGSHORE_TEST_PATIENCE:-5}" \
+    sum beside ./test/docker -p 1 -count=1 -timeout 15m -run '^TestBesideDockerd$'
+}
+
 fuzz() { hack/fuzz.sh 4s; }
 
 # Counts the shapes of public Nomad jobs that run as docker's driver runs them.
@@ -230,6 +237,7 @@ stage swarm swarm
 stage dockercli dockercli
 stage swarm28 swarm28
 stage templates templates
+stage beside beside
 stage differential differential
 stage corpus corpus
 stage wasi wasi

@@ -7,7 +7,7 @@ const inspected = "Name Path Args State.Status State.Running State.Paused State.
 // containerScenes are the requests about containers' lives.
 var containerScenes = []scene{
 	{"a container's life", []step{
-		{do: "POST /containers/create?name=one", body: `{"Image":"box","Cmd":["sh","-c","echo out; echo err >&2; trap 'exit 3' TERM; while true; do sleep 0.1; done"]}`, keep: "c=Id"},
+		{do: "POST /containers/create?name=one", body: `{"Image":"box","Cmd":["sh","-c","echo out; echo err >&2; trap 'exit 3' TERM; sleep 1000 & wait"]}`, keep: "c=Id"},
 		{do: "GET /containers/{c}/json", exact: inspected},
 		{do: "GET /containers/one/json?size=1"},
 		{do: "GET /containers/%2Fone/json"},
@@ -149,6 +149,7 @@ var containerScenes = []scene{
 		{do: "POST /containers/create?name=copied", body: `{"Image":"box","Cmd":["false"],"Capabilities":null,"HostConfig":{"MemorySwappiness":null,"PidsLimit":null,"OomKillDisable":null,"KernelMemory":0,"Unknown":{"a":1}},"Nonsense":1}`},
 		{do: "POST /containers/copied/start", body: `null`},
 		{do: "POST /containers/copied/wait", exact: "StatusCode"},
+		{do: "GET /containers/copied/json", until: "State.Status=exited"},
 		{do: "GET /containers/json?all=true", exact: "*.State *.Command"},
 		{do: `GET /containers/json?filters={"exited":["1"]}`},
 		{do: `GET /containers/json?all=1&filters={"exited":["0"]}`},
@@ -163,7 +164,7 @@ var containerScenes = []scene{
 		{do: "POST /containers/create", body: `{"Image":"box","Cmd":["sleep","100"],"HostConfig":{"NetworkMode":"container:{h}","PidMode":"container:{h}"}}`, keep: "j=Id"},
 		{do: "GET /containers/{j}/json", exact: "HostConfig.NetworkMode HostConfig.PidMode Config.Hostname"},
 		{do: "POST /containers/{j}/start"},
-		{do: "POST /containers/create", body: `{"Image":"box","Cmd":["true"],"HostConfig":{"NetworkMode":"none"}}`, keep: "n=Id"},
+		{do: "POST /containers/create", body: `{"Image":"box","Cmd":["sleep","100"],"HostConfig":{"NetworkMode":"none"}}`, keep: "n=Id"},
 		{do: "POST /containers/{n}/start"},
 		{do: "GET /containers/{n}/json", exact: "HostConfig.NetworkMode"},
 		{do: "POST /containers/prune?filters={\"label\":[\"no=such\"]}"},

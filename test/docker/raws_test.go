@@ -32,7 +32,7 @@ func executed(create, start string, headers []string, rest func(c *conversation)
 		c.answer()
 		rest(c)
 		for _, name := range []string{"Running", "ExitCode"} {
-			c.note("%s", s.factsOf(step{exact: name}, s.do(step{do: "GET /exec/{exec}/json"}))["value of $."+name])
+			c.note("%s", s.play(step{do: "GET /exec/{exec}/json", until: "Running=false", exact: name})["value of $."+name])
 		}
 		return c.end()
 	}

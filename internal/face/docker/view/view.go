@@ -249,7 +249,7 @@ func (o *Object) running() bool {
 // ports returns the published ports of a running container, and with null those that are exposed only.
 func (o *Object) ports() dockertypes.PortMap {
 	out := dockertypes.PortMap{}
-	if !o.running() || o.Sandbox.Config.Namespaces.Net.Mode == core.Host {
+	if !o.running() || o.Sandbox.Config.Namespaces.Net.Mode == core.Host || o.Sandbox.Config.Network.Name == core.NetworkNone {
 		return out
 	}
 	for p := range o.Asked.ExposedPorts {
