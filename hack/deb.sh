@@ -1,6 +1,6 @@
 #!/bin/sh
 # Builds the Debian packages longshore and longshore-hub, of the binaries in bin/,
-# and longshore-kubernetes into dist/. Their other files are in
+# longshore-kubernetes and longshore-docker into dist/. Their other files are in
 # contrib/packaging/debian and contrib/systemd.
 #
 # VERSION      by default made of the last tag and the commit
@@ -35,7 +35,7 @@ finish() { # package, architecture
 		"$1" "$version" "$maintainer" "$(LC_ALL=C date -u -R -d "@$SOURCE_DATE_EPOCH")" | gzip -9n >"$doc/changelog.gz"
 	[ ! -e "$from/$1.overrides" ] || install -D -m 644 "$from/$1.overrides" "$pkg/usr/share/lintian/overrides/$1"
 	install -d -m 755 "$pkg/DEBIAN"
-	(cd "$pkg" && find etc -type f | sort | sed 's|^|/|') >"$pkg/DEBIAN/conffiles"
+	[ ! -d "$pkg/etc" ] || (cd "$pkg" && find etc -type f | sort | sed 's|^|/|') >"$pkg/DEBIAN/conffiles"
 	(cd "$pkg" && find . -path ./DEBIAN -prune -o -type f -printf '%P\n' | grep -v '^etc/' | sort | xargs md5sum) >"$pkg/DEBIAN/md5sums"
 	sed "s/@VERSION@/$version/; s/@ARCH@/$arch/; s|@MAINTAINER@|$maintainer|; s/@SIZE@/$(du -sk --exclude=DEBIAN "$pkg" | cut -f1)/" "$from/$1.control" >"$pkg/DEBIAN/control"
 	for script in postinst prerm postrm; do
@@ -64,6 +64,13 @@ install -D -m 644 "$from/modules-load.conf" "$pkg/etc/modules-load.d/longshore-k
 install -D -m 644 "$from/sysctl.conf" "$pkg/etc/sysctl.d/60-longshore-kubernetes.conf"
 install -D -m 644 "$from/crictl.yaml" "$pkg/usr/share/longshore/crictl.yaml"
 finish longshore-kubernetes all
+
+pkg=$tmp/longshore-docker
+install -D -m 644 "$from/50-docker.toml" "$pkg/usr/share/longshore/50-docker.toml"
+install -D -m 644 contrib/systemd/longshore-docker.socket "$pkg/lib/systemd/system/longshore-docker.socket"
+install -D -m 644 contrib/systemd/longshore-docker.conf "$pkg/lib/systemd/system/longshore.service.d/docker.conf"
+install -D -m 644 "$from/longshore-docker.sysusers" "$pkg/usr/lib/sysusers.d/longshore-docker.conf"
+finish longshore-docker all
 
 pkg=$tmp/longshore-hub
 install -D -m 755 "$bin/longshore-hub" "$pkg/usr/bin/longshore-hub"

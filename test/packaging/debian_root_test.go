@@ -20,6 +20,7 @@ import (
 const (
 	engine     = "longshore"
 	kubernetes = "longshore-kubernetes"
+	docker     = "longshore-docker"
 	hub        = "longshore-hub"
 )
 
@@ -38,7 +39,7 @@ func build(t *testing.T, version, compression string) map[string]string {
 		t.Fatalf("deb.sh: %v: %s", err, b)
 	}
 	files := map[string]string{}
-	for _, name := range []string{engine, kubernetes, hub} {
+	for _, name := range []string{engine, kubernetes, docker, hub} {
 		found, err := filepath.Glob(filepath.Join(out, name+"_"+version+"_*.deb"))
 		if err != nil || len(found) != 1 {
 			t.Fatalf("%s: %v, %v", name, found, err)
@@ -103,7 +104,7 @@ func TestPackagesAreWellFormed(t *testing.T) {
 			dir := t.TempDir()
 			run(t, "dpkg-deb", "-e", file, dir)
 			conffiles, err := os.ReadFile(filepath.Join(dir, "conffiles"))
-			if err != nil {
+			if err != nil && (name != docker || !errors.Is(err, fs.ErrNotExist)) {
 				t.Fatal(err)
 			}
 			var etc []string
@@ -141,7 +142,7 @@ func TestPackagesAreWellFormed(t *testing.T) {
 				t.Errorf("%s: %d links of the generator", name, links)
 			}
 			slices.Sort(etc)
-			if got := strings.Fields(string(conffiles)); !slices.Equal(got, etc) || len(etc) == 0 {
+			if got := strings.Fields(string(conffiles)); !slices.Equal(got, etc) || len(etc) == 0 != (name == docker) {
 				t.Errorf("%s: conffiles %v, files in /etc %v", name, got, etc)
 			}
 			scripts, err := filepath.Glob(filepath.Join(dir, "p*"))
@@ -207,7 +208,7 @@ func newSystem(t *testing.T) system {
 	if err := os.Symlink("dash", s.path("bin/sh")); err != nil {
 		t.Fatal(err)
 	}
-	for _, applet := range []string{"cat", "cp", "chmod", "grep", "rm", "rmdir"} {
+	for _, applet := range []string{"cat", "cp", "chmod", "grep", "mv", "rm", "rmdir"} {
 		if err := os.Symlink("busybox", s.path("bin/"+applet)); err != nil {
 			t.Fatal(err)
 		}
@@ -370,6 +371,50 @@ func TestPackageLife(t *testing.T) {
 		}
 		if left := run(t, "dpkg-query", "--admindir="+s.path("var/lib/dpkg"), "-W", "-f", "${Package} ${Status}\n"); strings.Contains(left, engine) {
 			t.Errorf("dpkg knows of\n%s", left)
+		}
+	})
+}
+
+// TestTheDockerPackageTakesTheSocket installs and removes longshore-docker: the face is on only while it is installed, and an
+// administrator's change of its configuration comes back with it.
+func TestTheDockerPackageTakesTheSocket(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		s, debs := newSystem(t), build(t, "1.0.0", "none")
+		if _, out, err := s.dpkg("-i", debs[engine]); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		took := []string{"systemd-sysusers longshore-docker.conf", "deb-systemd-invoke stop longshore.service", "deb-systemd-invoke start longshore-docker.socket longshore.service"}
+		gave := []string{"deb-systemd-invoke stop longshore.service longshore-docker.socket", "deb-systemd-invoke start longshore.service"}
+		const config, mine = "etc/longshore/conf.d/50-docker.toml", "# mine\n"
+		shown := func() string {
+			out, err := exec.CommandContext(t.Context(), filepath.Join(nodetest.Bin(t), "longshore"), "config", "show", "--config", s.path("etc/longshore/config.toml")).CombinedOutput()
+			if err != nil {
+				t.Fatalf("config show: %v: %s", err, out)
+			}
+			return string(out)
+		}
+		s.want(took, "-i", debs[docker])
+		if text := shown(); !strings.Contains(text, "socket = \"/run/docker.sock\"") && !strings.Contains(text, "socket = '/run/docker.sock'") {
+			t.Errorf("the configuration: %s", text)
+		}
+		s.want(gave, "--remove", docker)
+		if s.exists(config) {
+			t.Error("the face is on without the package")
+		}
+		s.want(took, "-i", debs[docker])
+		s.write(config, s.read(config)+mine, 0o644)
+		s.want(gave, "--remove", docker)
+		if s.exists(config) {
+			t.Error("the changed face is on without the package")
+		}
+		s.want(took, "-i", debs[docker])
+		if !strings.HasSuffix(s.read(config), mine) {
+			t.Errorf("the change is lost: %s", s.read(config))
+		}
+		s.want(gave, "--remove", docker)
+		s.want(nil, "--purge", docker)
+		if s.exists(config+".saved") || s.exists("lib/systemd/system/longshore-docker.socket") {
+			t.Error("the purge has left files")
 		}
 	})
 }
