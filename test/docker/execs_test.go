@@ -39,7 +39,7 @@ var execScenes = []scene{
 		{do: "POST /containers/box/exec"},
 		{do: "POST /containers/box/exec", body: `{"Cmd":["true"]}`, headers: []string{"Content-Type: text/plain"}},
 		{do: "POST /containers/box/exec", body: `{"Cmd":["true"],"DetachKeys":"nonsense"}`},
-		{do: "POST /containers/box/exec", body: `{"Cmd":["true"],"Tty":false,"ConsoleSize":[10,10]}`, keep: "g=Id"},
+		{do: "POST /containers/box/exec", body: `{"AttachStdout":true,"Cmd":["true"],"Tty":false,"ConsoleSize":[10,10]}`, keep: "g=Id"},
 		{do: "POST /exec/{g}/start", body: `{"ConsoleSize":[10,10]}`},
 		{do: "POST /exec/{g}/start", body: `{`},
 		{do: "POST /exec/{g}/start"},
