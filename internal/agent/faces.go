@@ -61,7 +61,7 @@ func (n *node) faceTable() []faceEntry {
 		{
 			name: docker.Name, owner: core.OwnerDocker, enabled: c.Docker.Enabled,
 			sockets: []sockets.Socket{
-				{Name: "docker", Address: c.Docker.Socket, Group: c.Docker.Group, Shared: true},
+				{Name: docker.FullSocket, Address: c.Docker.Socket, Group: c.Docker.Group, Shared: true},
 				{Name: "docker-read", Address: c.Docker.ReadSocket, Group: c.Docker.ReadGroup, Shared: true},
 			},
 			open: openDocker(n),

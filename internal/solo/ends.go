@@ -148,11 +148,9 @@ func (s *Service) sweep(ctx context.Context) {
 }
 
 // settle releases the resources of an ended container of ours: the whole container if its user
-// asked for its removal, otherwise its namespaces, address and ports.
+// asked for its removal, otherwise its namespaces, address and ports. While a client is attached, the container itself stays, with
+// the log that the client reads: Leave settles it once more.
 func (s *Service) settle(ctx context.Context, id core.ID) {
-	if s.sessions.busy(id) {
-		return // Leave will settle it
-	}
 	// A restart may hold the lock as long as a program takes to end. The sweep must not wait for that.
 	if c, err := s.own.Container(ctx, id); err != nil || c.State != core.ContainerExited {
 		return
@@ -167,8 +165,8 @@ func (s *Service) settle(ctx context.Context, id core.ID) {
 		return
 	}
 	a := core.StopRequest{Owner: s.o.Owner, Call: "longshore agent: the container has ended", At: c.Main.Finished}
-	if rec := RecordOf(c); rec.AutoRemove && !waits(rec, &c) {
-		err = s.Remove(ctx, c, Removal{engine.RemoveOptions{Force: true, Request: a}, true})
+	if rec := RecordOf(c); rec.AutoRemove && !waits(rec, &c) && !s.sessions.busy(id) {
+		err = s.remove(ctx, c, Removal{engine.RemoveOptions{Force: true, Request: a}, true})
 	} else {
 		var sb core.Sandbox
 		if sb, err = s.own.Sandbox(ctx, c.Sandbox); err == nil {
@@ -215,7 +213,11 @@ func (s *Service) Recover(ctx context.Context) error {
 		if rec := RecordOf(c); ok && string(sb.Data) != unfinished && (c.State != core.ContainerCreated || !rec.AutoRemove || rec.Later) {
 			continue
 		}
-		if err := s.own.RemoveSandbox(ctx, sb.ID, engine.RemoveOptions{Force: true, Request: a}); err != nil {
+		remove := func() error { return s.own.RemoveSandbox(ctx, sb.ID, engine.RemoveOptions{Force: true, Request: a}) }
+		if ok {
+			remove = func() error { return s.remove(ctx, c, Removal{engine.RemoveOptions{Force: true, Request: a}, true}) }
+		}
+		if err := remove(); err != nil {
 			errs = append(errs, fmt.Errorf("remove sandbox %s: %w", sb.ID.Short(), err))
 			continue
 		}
@@ -234,10 +236,10 @@ func (s *Service) Recover(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// removeLog removes a removed container's output.
-func (s *Service) removeLog(c core.Container) error {
+// removeLog removes a removed container's output, if it is in the directory of logs.
+func removeLog(dir string, c core.Container) error {
 	log := RecordOf(c).Log
-	if log == "" || filepath.Dir(log) != filepath.Clean(s.o.LogDir) {
+	if log == "" || filepath.Dir(log) != filepath.Clean(dir) {
 		return nil
 	}
 	return removeLogFiles(log)

@@ -52,8 +52,11 @@ type Options struct {
 	Logger *slog.Logger
 	// Find finds a container, also another owner's, by the name that a request has for it.
 	Find func(ctx context.Context, name string) (core.Container, error)
-	// Starting, if set, is called before the program of a container is started by a request, when its process exists.
+	// Starting, if set, is called before the program of a container is started by a request, when its process exists, and again after
+	// the start.
 	Starting func(context.Context, core.ID)
+	// Removed, if set, is called after the removal of a container.
+	Removed func(core.ID)
 	// Rest creates containers without addresses and ports, which they get with their start. So one with the same ports may run
 	// meanwhile, and the container of a joined network need not.
 	Rest bool

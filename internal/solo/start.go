@@ -117,6 +117,9 @@ func (s *Service) started(ctx context.Context, id core.ID) error {
 	if err := s.own.StartContainer(ctx, id); err != nil {
 		return err
 	}
+	if s.o.Starting != nil {
+		s.o.Starting(ctx, id) // for clients that came after the first call
+	}
 	if err := s.node.Publish(ctx); err != nil { // it runs: followNames tries again
 		s.o.Logger.WarnContext(ctx, "could not report a running container to the networks' name servers; will try again", "container", string(id), "error", err)
 	}
@@ -137,7 +140,7 @@ func (s *Service) DropIfAuto(ctx context.Context, c core.Container) {
 	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanTimeout)
 	defer cancel()
 	a := core.StopRequest{Owner: s.o.Owner, Call: "longshore agent: the container could not be started", At: time.Now()}
-	if err := s.Remove(clean, c, Removal{engine.RemoveOptions{Force: true, Request: a}, true}); err != nil {
+	if err := s.Remove(clean, c, Removal{engine.RemoveOptions{Request: a}, true}); err != nil {
 		s.o.Logger.WarnContext(ctx, "could not remove a container that did not start; remove it with longshore rm", "container", string(c.ID), "error", err)
 	}
 }
@@ -148,11 +151,28 @@ type Removal struct {
 	Volumes bool // also removes its anonymous volumes
 }
 
-// Remove removes a container together with its sandbox and its log.
+// Remove removes a container together with its sandbox and its log. Without force, one that runs is refused, also if another call
+// starts it meanwhile.
 func (s *Service) Remove(ctx context.Context, c core.Container, opts Removal) error {
-	if !opts.Force && (c.State == core.ContainerRunning || c.State == core.ContainerPaused || c.Restarting()) {
+	if opts.Force {
+		return s.remove(ctx, c, opts)
+	}
+	unlock, err := s.settling.Lock(ctx, c.ID)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if c, err = s.own.Container(ctx, c.ID); err != nil {
+		return err
+	}
+	if c.State == core.ContainerRunning || c.State == core.ContainerPaused || c.Restarting() {
 		return fmt.Errorf("remove %s: it is %s, stop it first or use --force: %w", c.Key, c.State, errdefs.ErrFailedPrecondition)
 	}
+	return s.remove(ctx, c, opts)
+}
+
+// remove removes a container that may run.
+func (s *Service) remove(ctx context.Context, c core.Container, opts Removal) error {
 	// The sandbox was created for this container alone and is removed with it, so kill processes that still run in it.
 	opts.Force = true
 	sb, err := s.own.Sandbox(ctx, c.Sandbox)
@@ -162,8 +182,11 @@ func (s *Service) Remove(ctx context.Context, c core.Container, opts Removal) er
 	if err := s.own.RemoveSandbox(ctx, c.Sandbox, opts.RemoveOptions); err != nil {
 		return err
 	}
+	if s.o.Removed != nil {
+		s.o.Removed(c.ID)
+	}
 	s.settleHolders(ctx, &sb)
-	errs := []error{s.removeLog(c)}
+	errs := []error{removeLog(s.o.LogDir, c)}
 	if opts.Volumes {
 		for _, name := range RecordOf(c).Anonymous {
 			// Another container may use it, by its generated name: then it stays.

@@ -29,7 +29,7 @@ import (
 type Socket struct {
 	Name    string // the name under which systemd passes it
 	Address string // an absolute path, or host:port for TCP; "" uses only a socket that systemd passes
-	// Shared sockets may be used by the group too, "" for root's.
+	// Shared sockets may be used by the group too, "" for root's. Their listeners have a method SocketName.
 	Shared bool
 	Group  string
 }
@@ -103,10 +103,32 @@ func Open(ctx context.Context, o Options) (_ *Sockets, err error) {
 	return s, err
 }
 
-func pick(ctx context.Context, given []net.Listener, at Socket) ([]net.Listener, error) {
-	if len(given) > 0 {
-		return given, nil
+// named is a listener that knows its Socket's name. Its address does not tell: a socket is bound under another path and renamed.
+type named struct {
+	net.Listener
+	name string
+}
+
+// SocketName returns the Name of the listener's Socket.
+func (l named) SocketName() string { return l.name }
+
+// pick returns the listeners of a socket: those of systemd, or a new one.
+func pick(ctx context.Context, given []net.Listener, at Socket) (list []net.Listener, err error) {
+	if list = given; len(list) == 0 {
+		list, err = listen(ctx, at)
 	}
+	if err != nil || !at.Shared {
+		return list, err
+	}
+	var out []net.Listener
+	for _, l := range list {
+		out = append(out, named{l, at.Name})
+	}
+	return out, nil
+}
+
+// listen opens a socket, unless it has no address.
+func listen(ctx context.Context, at Socket) ([]net.Listener, error) {
 	path := at.Address
 	if path == "" {
 		return nil, nil

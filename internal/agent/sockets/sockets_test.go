@@ -35,6 +35,28 @@ func TestOpenOpensTheSocketsOfFaces(t *testing.T) {
 	}
 }
 
+// TestSharedSocketsHaveNames opens sockets that groups share: a face tells them apart by their names, since their addresses are those
+// of the moment of the bind, and their modes admit the group.
+func TestSharedSocketsHaveNames(t *testing.T) {
+	dir := t.TempDir()
+	o := Options{State: dir, Logger: slog.New(slog.DiscardHandler), Faces: map[string][]Socket{
+		"x": {{Name: "full", Address: filepath.Join(dir, "full.sock"), Shared: true}, {Name: "read", Address: filepath.Join(dir, "read.sock"), Shared: true}},
+	}}
+	s, err := Open(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	for i, want := range []string{"full", "read"} {
+		if n, ok := s.faces["x"][i].(interface{ SocketName() string }); !ok || n.SocketName() != want {
+			t.Errorf("listener %d is not named %s", i, want)
+		}
+		if info, err := os.Stat(filepath.Join(dir, want+".sock")); err != nil || info.Mode().Perm() != 0o660 {
+			t.Errorf("%s: %v, %v", want, info, err)
+		}
+	}
+}
+
 // dialer is a face without listeners.
 type dialer struct {
 	served chan int // how many listeners it got

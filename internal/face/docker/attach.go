@@ -51,7 +51,7 @@ func (f *Face) attach(w http.ResponseWriter, r *dockerhttp.Request) error {
 	case c.Restarting():
 		return errdefs.ErrFailedPrecondition.WithMessage(fmt.Sprintf("container %s is restarting, wait until the container is running", r.Vars["id"]))
 	}
-	s := &attachSession{f: f, c: c, o: o}
+	s := &attachSession{f: f, c: c, o: o, since: time.Now()}
 	// With a client attached, an ended container with AutoRemove stays until the client has its output.
 	f.solo.Enter(c.ID)
 	defer f.solo.Leave(ctx, c.ID)
@@ -83,6 +83,8 @@ type attachSession struct {
 	out *dockerhttp.Frames
 	in  io.Reader
 	at  *attach.Session
+	// since is the time of the request.
+	since time.Time
 }
 
 // join opens the streams of the running process, or registers the client for the container's next one.
@@ -151,7 +153,7 @@ func (s *attachSession) open(ctx context.Context) error {
 		return err
 	}
 	s.at = &attach.Session{Engine: s.f.own, Ref: core.Ref{Container: c.ID}, Log: solo.OwnLog(c)}
-	s.at.From.Since = time.Now() // not the output of before, and of an earlier run
+	s.at.From.Since = s.since // not the output of before, and of an earlier run
 	output := s.at.Log == nil && (s.o.stdout || s.o.stderr)
 	opts := core.StreamOptions{
 		Stdin: s.o.stdin && c.Config.IO.Stdin != core.StdinClosed, Stdout: output && s.o.stdout, Stderr: output && s.o.stderr && !c.Main.TTY, Exclusive: c.Config.IO.Hold,

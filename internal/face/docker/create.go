@@ -114,7 +114,12 @@ func (f *Face) make(ctx context.Context, name string, body *translate.Create, im
 		}
 		cfg.Spec = changed(cfg.Spec, req.Spec)
 	}
-	return p.Create(ctx, img)
+	c, err := p.Create(ctx, img)
+	if errdefs.IsNotFound(err) && name != "" {
+		// The container of that name, or another one that this one needs, was removed meanwhile.
+		err = errdefs.ErrAborted.WithMessage(dockerhttp.Text(err) + ": try again")
+	}
+	return c, err
 }
 
 // changed returns a SpecFunc that also makes a change.

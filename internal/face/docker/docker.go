@@ -114,6 +114,8 @@ type Face struct {
 	execs  execs
 	parts  parts
 
+	changing sync.Mutex // serializes changes of stored requests
+
 	mu      sync.Mutex                 // guards waiting
 	waiting map[core.ID][]*pendingJoin // clients attached to containers that do not run
 }
@@ -135,7 +137,7 @@ func New(o Options) (*Face, error) {
 	var err error
 	f.solo, err = solo.New(solo.Options{
 		Node: o.Node, Owner: core.OwnerDocker, LogDir: filepath.Join(o.Root, "docker", "logs"), Logger: f.log, Find: f.find, Unified: o.Unified, Rest: true,
-		Transfers: o.Transfers, Paused: o.Paused, Starting: f.join,
+		Transfers: o.Transfers, Paused: o.Paused, Starting: f.join, Removed: f.abandon,
 	})
 	return f, err
 }
@@ -163,7 +165,7 @@ func (f *Face) Serve(ctx context.Context, listeners ...net.Listener) error {
 	})
 	wg.Go(func() { f.execs.forget(ctx) })
 	for _, l := range listeners {
-		h := f.mux(l.Addr().String() == f.o.Config.ReadSocket)
+		h := f.mux(!isFull(l))
 		wg.Go(func() {
 			if err := dockerhttp.Serve(ctx, l, dockerhttp.Server{Handler: h, Log: f.log}); err != nil && ctx.Err() == nil {
 				cancel(fmt.Errorf("serve %s: %w", l.Addr(), err))
@@ -176,6 +178,15 @@ func (f *Face) Serve(ctx context.Context, listeners ...net.Listener) error {
 		return err
 	}
 	return nil
+}
+
+// FullSocket is the name of the socket that answers all requests. All others answer only those that list and inspect.
+const FullSocket = "docker"
+
+// isFull reports whether a listener is that of the full socket.
+func isFull(l net.Listener) bool {
+	n, ok := l.(interface{ SocketName() string })
+	return ok && n.SocketName() == FullSocket
 }
 
 // mux returns the handler of a socket.

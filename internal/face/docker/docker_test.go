@@ -75,6 +75,11 @@ func newRig(t *testing.T) *rig {
 	return r
 }
 
+// fullSocket is a listener with the name that the agent gives to that of the full socket.
+type fullSocket struct{ net.Listener }
+
+func (fullSocket) SocketName() string { return FullSocket }
+
 func (r *rig) serve(t *testing.T) {
 	t.Helper()
 	config := DefaultConfig()
@@ -92,6 +97,9 @@ func (r *rig) serve(t *testing.T) {
 		l, err := net.Listen("unix", path)
 		if err != nil {
 			t.Fatal(err)
+		}
+		if path == config.Socket {
+			l = fullSocket{l}
 		}
 		listeners = append(listeners, l)
 	}
@@ -496,4 +504,59 @@ func TestDetachKeys(t *testing.T) {
 // TestConformance compares the routes with their table in docs/conformance.md.
 func TestConformance(t *testing.T) {
 	conformancetest.Routes(t, "../../..", "Docker's API", "internal/face/docker", newRig(t).face.mux(false).Routes())
+}
+
+// TestOneStartOfSeveral starts a container by several requests at once: one starts it, and the others find it running.
+func TestOneStartOfSeveral(t *testing.T) {
+	r := newRig(t)
+	r.made(t, "c", `{"Image":"busybox","HostConfig":{"AutoRemove":true}}`)
+	codes := make(chan int)
+	for range 6 {
+		go func() {
+			code, _ := r.ask(t, "POST", "/containers/c/start", "")
+			codes <- code
+		}()
+	}
+	got := map[int]int{}
+	for range 6 {
+		got[<-codes]++
+	}
+	if got[204] != 1 || got[304] != 5 {
+		t.Errorf("statuses %v", got)
+	}
+	r.must(t, 200, "GET", "/containers/c/json", "", nil)
+}
+
+// TestAttachedClientsLearnOfARemoval attaches to a container with AutoRemove that cannot be started.
+func TestAttachedClientsLearnOfARemoval(t *testing.T) {
+	r := newRig(t)
+	r.made(t, "holder", `{"Image":"busybox"}`)
+	r.made(t, "c", `{"Image":"busybox","HostConfig":{"AutoRemove":true,"NetworkMode":"container:holder"}}`)
+	_, in, resp := r.hijack(t, "/containers/c/attach?stream=1&stdout=1", "", true)
+	if resp.StatusCode != 101 {
+		t.Fatal(resp.Status)
+	}
+	if code, text := r.ask(t, "POST", "/containers/c/start", ""); code < 400 {
+		t.Fatalf("start: %d %s", code, text)
+	}
+	if out := frames(t, in); len(out) != 0 { // it ends
+		t.Errorf("output %q", out)
+	}
+	r.must(t, 404, "GET", "/containers/c/json", "", nil)
+}
+
+// TestAStopOutlivesItsClient closes the connection of a stop: the program is killed after its time all the same.
+func TestAStopOutlivesItsClient(t *testing.T) {
+	r := newRig(t)
+	id := r.made(t, "c", `{"Image":"busybox"}`)
+	r.must(t, 204, "POST", "/containers/c/start", "", nil)
+	conn, err := net.Dial("unix", r.socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _ = io.WriteString(conn, "POST /containers/c/stop?t=1 HTTP/1.1\r\nHost: d\r\n\r\n")
+	_ = conn.Close()
+	if _, err := r.As(core.OwnerDocker).Wait(t.Context(), core.Ref{Container: core.ID(id)}); err != nil {
+		t.Error(err)
+	}
 }

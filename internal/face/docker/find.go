@@ -78,6 +78,8 @@ func asked(c core.Container) (*translate.Create, error) {
 
 // change stores a changed create request of a container.
 func (f *Face) change(ctx context.Context, id core.ID, fn func(*translate.Create)) error {
+	f.changing.Lock()
+	defer f.changing.Unlock()
 	c, err := f.own.Container(ctx, id)
 	if err != nil {
 		return err

@@ -1,6 +1,7 @@
 package docker
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -32,7 +33,7 @@ func (v verbs) start(w http.ResponseWriter, r *dockerhttp.Request) error {
 	if r.ContentLength > largestEmptyBody || r.ContentLength == -1 {
 		return invalid.Errorf("starting container with non-empty request body was deprecated since API v1.22 and removed in v1.24")
 	}
-	ctx := r.Context()
+	ctx := context.WithoutCancel(r.Context()) // a client that leaves does not undo half of it
 	c, err := v.f.find(ctx, r.Vars["id"])
 	if err != nil {
 		return err
@@ -44,9 +45,13 @@ func (v verbs) start(w http.ResponseWriter, r *dockerhttp.Request) error {
 		return dockerhttp.ErrNotModified
 	}
 	if err := v.f.solo.Start(ctx, c); err != nil {
-		if solo.RecordOf(c).AutoRemove {
-			v.f.solo.DropIfAuto(ctx, c)
+		switch now, ferr := v.f.own.Container(ctx, c.ID); {
+		case ferr == nil && now.State == core.ContainerRunning:
+			return dockerhttp.ErrNotModified // another call has started it
+		case errdefs.IsNotFound(ferr) || ferr == nil && now.Removing:
+			return errdefs.ErrFailedPrecondition.WithMessage("container is marked for removal and cannot be started")
 		}
+		v.f.solo.DropIfAuto(ctx, c)
 		return startError(err, notCreated)
 	}
 	return dockerhttp.Reply(w, http.StatusNoContent, nil)
@@ -105,7 +110,7 @@ func stopOptions(r *dockerhttp.Request, call string) (engine.StopOptions, error)
 const forever = 100 * 365 * 24 * time.Hour
 
 func (v verbs) stop(w http.ResponseWriter, r *dockerhttp.Request) error {
-	ctx := r.Context()
+	ctx := context.WithoutCancel(r.Context()) // a client that leaves does not undo half of it
 	opts, err := stopOptions(r, "stop")
 	if err != nil {
 		return err
@@ -139,7 +144,7 @@ func signalOf(c core.Container, asked string) int {
 }
 
 func (v verbs) restart(w http.ResponseWriter, r *dockerhttp.Request) error {
-	ctx := r.Context()
+	ctx := context.WithoutCancel(r.Context()) // a client that leaves does not undo half of it
 	opts, err := stopOptions(r, "restart")
 	if err != nil {
 		return err
@@ -159,7 +164,7 @@ func (v verbs) restart(w http.ResponseWriter, r *dockerhttp.Request) error {
 }
 
 func (v verbs) kill(w http.ResponseWriter, r *dockerhttp.Request) error {
-	ctx := r.Context()
+	ctx := context.WithoutCancel(r.Context())
 	signal := int(syscall.SIGKILL)
 	if text := r.Get("signal"); text != "" {
 		var err error
@@ -188,7 +193,7 @@ func (v verbs) kill(w http.ResponseWriter, r *dockerhttp.Request) error {
 		return err
 	}
 	if signal == int(syscall.SIGKILL) {
-		if _, err := wait(ctx); err != nil && ctx.Err() != nil {
+		if _, err := wait(r.Context()); err != nil && r.Context().Err() != nil {
 			return err
 		}
 	}
@@ -196,7 +201,7 @@ func (v verbs) kill(w http.ResponseWriter, r *dockerhttp.Request) error {
 }
 
 func (v verbs) pause(w http.ResponseWriter, r *dockerhttp.Request) error {
-	ctx := r.Context()
+	ctx := context.WithoutCancel(r.Context())
 	c, err := v.f.find(ctx, r.Vars["id"])
 	if err != nil {
 		return err
@@ -215,7 +220,7 @@ func (v verbs) pause(w http.ResponseWriter, r *dockerhttp.Request) error {
 }
 
 func (v verbs) unpause(w http.ResponseWriter, r *dockerhttp.Request) error {
-	ctx := r.Context()
+	ctx := context.WithoutCancel(r.Context())
 	c, err := v.f.find(ctx, r.Vars["id"])
 	if err != nil {
 		return err
@@ -230,7 +235,7 @@ func (v verbs) unpause(w http.ResponseWriter, r *dockerhttp.Request) error {
 }
 
 func (v verbs) rename(w http.ResponseWriter, r *dockerhttp.Request) error {
-	ctx := r.Context()
+	ctx := context.WithoutCancel(r.Context())
 	c, err := v.f.find(ctx, r.Vars["id"])
 	if err != nil {
 		return err
@@ -289,7 +294,7 @@ func sizeOf(r *dockerhttp.Request) (core.Size, error) {
 }
 
 func (v verbs) remove(w http.ResponseWriter, r *dockerhttp.Request) error {
-	ctx := r.Context()
+	ctx := context.WithoutCancel(r.Context()) // a client that leaves does not undo half of it
 	c, err := v.f.find(ctx, r.Vars["id"])
 	if err != nil {
 		return err
@@ -309,11 +314,10 @@ func (v verbs) remove(w http.ResponseWriter, r *dockerhttp.Request) error {
 	if running {
 		v.f.killed(c, int(syscall.SIGKILL))
 	}
-	opts := solo.Removal{RemoveOptions: engine.RemoveOptions{Force: true, Request: stopRequest("rm")}, Volumes: r.Bool("v")}
+	opts := solo.Removal{RemoveOptions: engine.RemoveOptions{Force: force, Request: stopRequest("rm")}, Volumes: r.Bool("v")}
 	if err := v.f.solo.Remove(ctx, c, opts); err != nil {
 		return err
 	}
-	v.f.abandon(c.ID)
 	return dockerhttp.Reply(w, http.StatusNoContent, nil)
 }
 
@@ -321,7 +325,7 @@ func (v verbs) remove(w http.ResponseWriter, r *dockerhttp.Request) error {
 type updated struct{ Warnings []string }
 
 func (v verbs) update(w http.ResponseWriter, r *dockerhttp.Request) error {
-	ctx := r.Context()
+	ctx := context.WithoutCancel(r.Context())
 	var body struct {
 		dockertypes.Resources
 		RestartPolicy dockertypes.RestartPolicy

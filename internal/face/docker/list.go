@@ -292,7 +292,7 @@ type pruned struct {
 }
 
 func (f *Face) prune(w http.ResponseWriter, r *dockerhttp.Request) error {
-	ctx := r.Context()
+	ctx := context.WithoutCancel(r.Context())
 	filters, err := r.Filters("label", "label!", "until")
 	if err != nil {
 		return err
@@ -315,10 +315,9 @@ func (f *Face) prune(w http.ResponseWriter, r *dockerhttp.Request) error {
 		if err != nil {
 			rw = 0 // it is being removed
 		}
-		if err := f.solo.Remove(ctx, c, solo.Removal{RemoveOptions: engine.RemoveOptions{Force: true, Request: stopRequest("container prune")}}); err != nil {
+		if err := f.solo.Remove(ctx, c, solo.Removal{RemoveOptions: engine.RemoveOptions{Request: stopRequest("container prune")}}); err != nil {
 			continue // it was started, or another call removes it
 		}
-		f.abandon(c.ID)
 		out.ContainersDeleted, out.SpaceReclaimed = append(out.ContainersDeleted, string(c.ID)), out.SpaceReclaimed+rw
 	}
 	f.events.Publish("container", "prune", "", map[string]string{"reclaimed": strconv.FormatInt(out.SpaceReclaimed, 10)})
