@@ -9,11 +9,14 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
 )
 
 func muxOf() *Mux {
@@ -225,6 +228,60 @@ func TestHijack(t *testing.T) {
 		_ = conn.Close()
 		if resp.Status != c.status || resp.Header.Get("Content-Type") != c.media || string(rest) != c.want || resp.Header.Get("Api-Version") != "1.51" {
 			t.Errorf("%+v: %s %v %q", c, resp.Status, resp.Header, rest)
+		}
+	}
+}
+
+// TestHijackWaitsForTheHeader: a client that reads the header through a buffer must not find output in it.
+func TestHijackWaitsForTheHeader(t *testing.T) {
+	var reads atomic.Bool
+	m := &Mux{Versions: Range{MustParse("1.24"), MustParse("1.51")}}
+	m.Handle(http.MethodPost, "/attach", func(w http.ResponseWriter, r *Request) error {
+		c, err := r.Hijack(w, RawStream)
+		if err != nil {
+			return err
+		}
+		if !reads.Load() {
+			t.Error("output before the client has read the header")
+		}
+		_, _ = io.WriteString(c, "output")
+		return c.Close()
+	})
+	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := httptest.NewUnstartedServer(m)
+	_ = s.Listener.Close()
+	s.Listener = l
+	s.Start()
+	defer s.Close()
+	for range 20 {
+		reads.Store(false)
+		conn, err := net.Dial("unix", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.WriteString(conn, "POST /attach HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: tcp\r\nContent-Length: 0\r\n\r\n")
+		// The client sees that bytes have come before it reads them.
+		raw, err := conn.(*net.UnixConn).SyscallConn()
+		if err == nil {
+			err = raw.Read(func(fd uintptr) bool {
+				fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+				n, perr := unix.Poll(fds, 0)
+				return n > 0 || perr != nil
+			})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		reads.Store(true)
+		head := make([]byte, 4096)
+		n, _ := conn.Read(head)
+		rest, _ := io.ReadAll(conn)
+		_ = conn.Close()
+		if !strings.HasSuffix(string(head[:n]), "\r\n\r\n") || string(rest) != "output" {
+			t.Fatalf("first %q, then %q", head[:n], rest)
 		}
 	}
 }

@@ -137,12 +137,43 @@ func (r *Request) Hijack(w http.ResponseWriter, media string) (*Conn, error) {
 	if _, err := io.WriteString(conn, head+"\r\n"); err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
+	headRead(conn)
 	// Only the bytes that the server has read: at the end of the client's input, its reader would cancel the request's context.
 	early, err := buf.Reader.Peek(buf.Reader.Buffered())
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
 	return &Conn{Conn: conn, in: io.MultiReader(bytes.NewReader(early), conn)}, nil
+}
+
+// headPatience is how long headRead waits.
+const headPatience = time.Second
+
+// headRead waits until the client has read the header from a Unix socket. docker-py reads the header through a buffer and the stream
+// directly from the socket, so it loses output that arrives together with the header. The kernel counts the bytes that nobody has read
+// but does not notify of them.
+func headRead(conn net.Conn) {
+	sys, ok := conn.(*net.UnixConn)
+	if !ok {
+		return
+	}
+	raw, err := sys.SyscallConn()
+	if err != nil {
+		return
+	}
+	pause := 20 * time.Microsecond
+	next := time.NewTimer(pause)
+	defer next.Stop()
+	for began := time.Now(); time.Since(began) < headPatience; next.Reset(pause) {
+		unread := 0
+		var ierr error
+		err := raw.Control(func(fd uintptr) { unread, ierr = unix.IoctlGetInt(int(fd), unix.SIOCOUTQ) })
+		if err != nil || ierr != nil || unread == 0 {
+			return
+		}
+		<-next.C
+		pause = min(2*pause, 10*time.Millisecond)
+	}
 }
 
 // The streams of a frame.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -262,7 +263,8 @@ func (s *Server) inspect(w http.ResponseWriter, r *dockerhttp.Request) error {
 			doc.Created = time.Time{}.Format(time.RFC3339Nano)
 		}
 	}
-	if r.API.Before(containerUntil) {
+	// docker-compose 1 speaks the newest API version, but needs the member to recreate a container.
+	if r.API.Before(containerUntil) || strings.HasPrefix(r.UserAgent(), "docker-compose/1.") {
 		doc.ContainerConfig = &dockertypes.Config{}
 	}
 	c := config(img.Image)

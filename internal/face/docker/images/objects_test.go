@@ -120,6 +120,9 @@ func TestInspect(t *testing.T) {
 			t.Errorf("before 1.44 it lacks %s: %s", member, old)
 		}
 	}
+	if _, text := r.do("GET", "/v1.51/images/nginx:v2/json", nil, "User-Agent", "docker-compose/1.29.2 docker-py/5.0.3 Linux/6.1"); !strings.Contains(text, `"ContainerConfig":{`) {
+		t.Errorf("for docker-compose 1 it lacks ContainerConfig: %s", text)
+	}
 	r.refused(404, "GET", "/images/absent/json", "No such image: absent:latest")
 	r.refused(404, "GET", "/images/nginx/json", "No such image: nginx:latest")
 	r.refused(404, "GET", "/images/"+strings.Repeat("0", 64)+"/json", "No such image: sha256:0000")
