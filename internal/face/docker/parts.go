@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"os"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/distribution/reference"
@@ -33,6 +34,7 @@ type parts struct {
 
 func (f *Face) makeParts() {
 	f.parts.networks = &networks.Server{
+		Began:    time.Now().UTC(),
 		Networks: f.o.Networks, Engine: f.own, Others: f.o.Others, Container: f.find, Mode: modeOf, Names: f.o.Node.Publish, Publish: f.events.Publish,
 		Default: networks.Default{Interface: f.o.Bridge, Masquerade: true},
 	}

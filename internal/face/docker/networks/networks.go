@@ -51,9 +51,10 @@ type Server struct {
 	Publish func(typ, action, id string, attributes map[string]string)
 	// Default describes the default network.
 	Default Default
+	// Began is shown as the time when bridge, host and none were created.
+	Began time.Time
 
 	pruning atomic.Bool
-	began   time.Time
 }
 
 // Default is the part of the node's configuration about the default network, bridge for clients.
@@ -65,7 +66,6 @@ type Default struct {
 
 // Routes adds the routes.
 func (s *Server) Routes(m *dockerhttp.Mux) {
-	s.began = time.Now().UTC()
 	m.Handle("GET", "/networks", s.list)
 	m.Handle("GET", "/networks/", s.list)
 	m.Handle("GET", "/networks/{id...}", s.inspect)
@@ -111,7 +111,7 @@ func (s *Server) All(ctx context.Context) ([]Network, error) {
 	if err != nil {
 		return nil, err
 	}
-	std := core.NetworkDefinition{Name: Bridge, Created: s.began, Interface: s.Default.Interface, NoMasquerade: !s.Default.Masquerade}
+	std := core.NetworkDefinition{Name: Bridge, Created: s.Began, Interface: s.Default.Interface, NoMasquerade: !s.Default.Masquerade}
 	for _, r := range info.Ranges {
 		std.Subnets = append(std.Subnets, core.Subnet{Range: r, Chosen: true})
 	}
@@ -125,8 +125,8 @@ func (s *Server) All(ctx context.Context) ([]Network, error) {
 	}
 	list := []Network{
 		{Name: Bridge, ID: predefinedID(Bridge), Core: core.NetworkDefault, Driver: Bridge, Definition: std},
-		{Name: Host, ID: predefinedID(Host), Driver: Host, Definition: core.NetworkDefinition{Name: Host, Created: s.began}},
-		{Name: None, ID: predefinedID(None), Driver: "null", Definition: core.NetworkDefinition{Name: None, Created: s.began}},
+		{Name: Host, ID: predefinedID(Host), Driver: Host, Definition: core.NetworkDefinition{Name: Host, Created: s.Began}},
+		{Name: None, ID: predefinedID(None), Driver: "null", Definition: core.NetworkDefinition{Name: None, Created: s.Began}},
 	}
 	for _, def := range s.Networks.Defined() {
 		list = append(list, Network{Name: def.Name, ID: definedID(def), Core: def.Name, Driver: Bridge, Definition: def})
