@@ -111,13 +111,15 @@ func TestStatuses(t *testing.T) {
 func TestBodies(t *testing.T) {
 	type doc struct{ A int }
 	for _, c := range []struct{ kind, body, want string }{
-		{"application/json", `{"A":1,"B":2}`, ""}, {"application/json; charset=utf-8", `{"A":1}`, ""}, {"", "", ""},
+		{"application/json", `{"A":1,"B":2}`, ""},
+		{"application/json; charset=utf-8", `{"A":1}`, ""},
+		{"", "", ""},
 		{"text/plain", `{"A":1}`, "unsupported Content-Type header (text/plain): must be 'application/json'"},
 		{"", `{"A":1}`, "malformed Content-Type header ()"},
 		{"application/json", `{"A":1}{}`, "unexpected content after JSON"},
 		{"application/json", `{"A":"x"}`, "invalid JSON"},
 	} {
-		in := httptest.NewRequest("POST", "/", strings.NewReader(c.body))
+		in := httptest.NewRequest(http.MethodPost, "/", strings.NewReader(c.body))
 		in.Header.Set("Content-Type", c.kind)
 		var d doc
 		err := (&Request{Request: in}).Decode(&d)
@@ -232,6 +234,46 @@ func TestHijack(t *testing.T) {
 	}
 }
 
+// TestHijackDropsTheBody: a body is not the process's input, and a large one is refused.
+func TestHijackDropsTheBody(t *testing.T) {
+	m := &Mux{Versions: Range{MustParse("1.24"), MustParse("1.51")}}
+	m.Handle(http.MethodPost, "/attach", func(w http.ResponseWriter, r *Request) error {
+		c, err := r.Hijack(w, RawStream)
+		if err != nil {
+			return err
+		}
+		_, _ = io.Copy(c, c)
+		return c.Close()
+	})
+	s := httptest.NewServer(m)
+	defer s.Close()
+	for length, want := range map[int]string{0: "101", 15: "101", maxDropped: "101", maxDropped + 1: "400"} {
+		conn, err := net.Dial("tcp", s.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = fmt.Fprintf(conn, "POST /attach HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: tcp\r\nContent-Length: %d\r\n\r\n", length)
+		if want == "101" {
+			_, _ = io.WriteString(conn, strings.Repeat("b", length)+"input")
+			_ = conn.(*net.TCPConn).CloseWrite()
+		}
+		in := bufio.NewReader(conn)
+		resp, err := http.ReadResponse(in, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.HasPrefix(resp.Status, want) {
+			t.Errorf("a body of %d bytes: %s", length, resp.Status)
+		}
+		if want == "101" {
+			if got, _ := io.ReadAll(in); string(got) != "input" {
+				t.Errorf("a body of %d bytes: %d bytes of input", length, len(got))
+			}
+		}
+		_ = conn.Close()
+	}
+}
+
 // TestHijackWaitsForTheHeader: a client that reads the header through a buffer must not find output in it.
 func TestHijackWaitsForTheHeader(t *testing.T) {
 	var reads atomic.Bool
@@ -318,7 +360,7 @@ func FuzzRequests(f *testing.F) {
 	f.Add("/v1.51/images/a/b/json", `{"label":["a=b"]}`, "eyJ1c2VybmFtZSI6ICJ1In0=", "1.5")
 	f.Add("//%2e/containers//x/json", `{"name":{"[":true}}`, "", "2024-01-02T03:04:05Z")
 	f.Fuzz(func(t *testing.T, path, filters, auth, moment string) {
-		r := httptest.NewRequest("GET", "/", nil)
+		r := httptest.NewRequest(http.MethodGet, "/", nil)
 		r.URL.Path = path
 		w := httptest.NewRecorder()
 		muxOf().ServeHTTP(w, r)

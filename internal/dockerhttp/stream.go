@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/invalid"
 )
 
 // Stream answers with one JSON document after the other. Each is sent at once, in chunks, which some clients demand.
@@ -101,6 +103,9 @@ func (r *Request) MediaType(tty bool) string {
 	return MultiplexedStream
 }
 
+// maxDropped is the size of the largest body that Hijack drops.
+const maxDropped = 1 << 20
+
 // Conn is a hijacked connection.
 type Conn struct {
 	net.Conn
@@ -119,8 +124,17 @@ func (c *Conn) CloseWrite() error {
 }
 
 // Hijack takes the connection from the server and sends the header: 101 to clients that ask for an upgrade, otherwise 200. After it no
-// error can be answered. Read the body of the request before.
+// error can be answered. A body of a known length that nobody has read is dropped: dockerode sends the query's values once more in it,
+// and they are no input of the process.
 func (r *Request) Hijack(w http.ResponseWriter, media string) (*Conn, error) {
+	if r.ContentLength > maxDropped {
+		return nil, invalid.Errorf("a request for a raw stream has a body of at most %d bytes, not %d", maxDropped, r.ContentLength)
+	}
+	if r.ContentLength > 0 {
+		if _, err := io.Copy(io.Discard, r.Body); err != nil {
+			return nil, invalid.Errorf("read the body of the request: %v", err)
+		}
+	}
 	conn, buf, err := http.NewResponseController(w).Hijack()
 	if err != nil {
 		return nil, err
@@ -139,7 +153,7 @@ func (r *Request) Hijack(w http.ResponseWriter, media string) (*Conn, error) {
 	}
 	headRead(conn)
 	// Only the bytes that the server has read: at the end of the client's input, its reader would cancel the request's context.
-	early, err := buf.Reader.Peek(buf.Reader.Buffered())
+	early, err := buf.Peek(buf.Reader.Buffered())
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
@@ -220,7 +234,7 @@ func (f *Frames) Write(stream byte, data []byte) error {
 func Frame(stream byte, data []byte) []byte {
 	out := make([]byte, frameHead, frameHead+len(data))
 	out[0] = stream
-	binary.BigEndian.PutUint32(out[4:], uint32(len(data))) //nolint:gosec // the callers' pieces are small
+	binary.BigEndian.PutUint32(out[4:], uint32(len(data)))
 	return append(out, data...)
 }
 
@@ -250,7 +264,7 @@ func (c *Conn) Left(ctx context.Context) <-chan struct{} {
 			}
 			gone := false
 			err := raw.Control(func(fd uintptr) {
-				fds := []unix.PollFd{{Fd: int32(fd)}} //nolint:gosec // a descriptor
+				fds := []unix.PollFd{{Fd: int32(fd)}}
 				n, perr := unix.Poll(fds, 0)
 				gone = perr == nil && n > 0 && fds[0].Revents&unix.POLLHUP != 0
 			})
