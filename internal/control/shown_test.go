@@ -1,14 +1,14 @@
 package control
 
 import (
-	"google.golang.org/protobuf/encoding/protojson"
-
-	"github.com/longshore/longshore/internal/solo"
-
 	"maps"
 	"strings"
 	"testing"
 	"time"
+
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"github.com/longshore/longshore/internal/solo"
 
 	"google.golang.org/protobuf/types/known/durationpb"
 

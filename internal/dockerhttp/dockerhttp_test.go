@@ -193,7 +193,7 @@ func TestHijack(t *testing.T) {
 		}
 		defer func() { _ = c.Close() }()
 		in, _ := io.ReadAll(c) // until the client ends its half
-		if err := r.Context().Err(); err != nil {
+		if err := c.Context().Err(); err != nil {
 			t.Errorf("after the end of the client's input: %v", err)
 		}
 		f := Frames{To: c, Raw: body.Tty}

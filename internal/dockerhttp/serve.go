@@ -23,11 +23,14 @@ const (
 	maxHeaderBytes    = 128 << 10
 )
 
+// serverKey is the key of the server's context in those of requests.
+type serverKey struct{}
+
 // Serve answers requests at a listener until ctx ends, and then returns its cause. Connections that are open then are closed.
 func Serve(ctx context.Context, l net.Listener, s Server) error {
 	server := &http.Server{
 		Handler: s.Handler, ReadHeaderTimeout: readHeaderTimeout, MaxHeaderBytes: maxHeaderBytes,
-		BaseContext: func(net.Listener) context.Context { return ctx }, ConnContext: s.ConnContext,
+		BaseContext: func(net.Listener) context.Context { return context.WithValue(ctx, serverKey{}, ctx) }, ConnContext: s.ConnContext,
 		ErrorLog: slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
 	}
 	stopped := make(chan struct{})

@@ -109,8 +109,13 @@ const maxDropped = 1 << 20
 // Conn is a hijacked connection.
 type Conn struct {
 	net.Conn
-	in io.Reader
+	in  io.Reader
+	ctx context.Context //nolint:containedctx // it is the connection's, as that of a request
 }
+
+// Context returns a context that ends with the server. The request's ends with the client's half of the connection if the client
+// closes that before the connection is hijacked.
+func (c *Conn) Context() context.Context { return c.ctx }
 
 // Read reads the bytes behind the request.
 func (c *Conn) Read(b []byte) (int, error) { return c.in.Read(b) }
@@ -157,7 +162,11 @@ func (r *Request) Hijack(w http.ResponseWriter, media string) (*Conn, error) {
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
-	return &Conn{Conn: conn, in: io.MultiReader(bytes.NewReader(early), conn)}, nil
+	ctx, ok := r.Context().Value(serverKey{}).(context.Context)
+	if !ok {
+		ctx = context.WithoutCancel(r.Context())
+	}
+	return &Conn{Conn: conn, in: io.MultiReader(bytes.NewReader(early), conn), ctx: ctx}, nil
 }
 
 // headPatience is how long headRead waits.

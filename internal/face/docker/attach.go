@@ -35,7 +35,7 @@ type attachOptions struct {
 }
 
 func (f *Face) attach(w http.ResponseWriter, r *dockerhttp.Request) error {
-	ctx := r.Context()
+	ctx := context.WithoutCancel(r.Context()) // the client may end its half early
 	o := attachOptions{r.Bool("logs"), r.Bool("stream"), r.Bool("stdin"), r.Bool("stdout"), r.Bool("stderr"), nil}
 	var err error
 	if o.keys, err = detachKeys(r.Get("detachKeys")); err != nil {
@@ -71,7 +71,7 @@ func (f *Face) attach(w http.ResponseWriter, r *dockerhttp.Request) error {
 	s.out = &dockerhttp.Frames{To: conn, Raw: c.Main.TTY}
 	s.in = conn
 	f.publish(c, "attach", nil)
-	s.serve(ctx, conn, wait)
+	s.serve(conn.Context(), conn, wait)
 	return nil
 }
 

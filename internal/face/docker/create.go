@@ -123,12 +123,12 @@ func (f *Face) make(ctx context.Context, name string, body *translate.Create, im
 }
 
 // changed returns a SpecFunc that also makes a change.
-func changed(make core.SpecFunc, change func(*specs.Spec)) core.SpecFunc {
+func changed(base core.SpecFunc, change func(*specs.Spec)) core.SpecFunc {
 	if change == nil {
-		return make
+		return base
 	}
 	return func(ctx context.Context, r core.Rootfs) (*specs.Spec, []byte, error) {
-		s, data, err := make(ctx, r)
+		s, data, err := base(ctx, r)
 		if err == nil && s != nil {
 			change(s)
 		}
@@ -151,7 +151,7 @@ func (f *Face) sources(req *translate.Request) error {
 			continue
 		}
 		if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
-			if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // as dockerd makes it
+			if err := os.MkdirAll(dir, 0o755); err != nil {
 				return fmt.Errorf("error while creating mount source path '%s': %w", dir, err)
 			}
 		}

@@ -366,7 +366,7 @@ func TestExecs(t *testing.T) {
 	}
 	// Old clients start an exec twice: the second answer has an error in its output.
 	_, in, resp := r.hijack(t, "/exec/"+e.ID+"/start", `{}`, true)
-	if out := frames(t, in); resp.StatusCode != 101 || !strings.Contains(out[1], "has already run") {
+	if out := frames(t, in); resp.StatusCode != http.StatusSwitchingProtocols || !strings.Contains(out[1], "has already run") {
 		t.Errorf("twice: %d %q", resp.StatusCode, out)
 	}
 	r.must(t, 404, "GET", "/exec/none/json", "", nil)
@@ -458,11 +458,11 @@ func TestTheReadSocket(t *testing.T) {
 	for _, route := range r.face.mux(true).Routes() {
 		method, pattern, _ := strings.Cut(route, " ")
 		path := strings.NewReplacer("{id...}", "web", "{id}", "web", "{name...}", "busybox", "{name}", "busybox").Replace(pattern)
-		code, text := 0, ""
-		if admitted := readableRoute(route); !admitted {
-			if code, text = ask(method, path); code != http.StatusForbidden {
-				t.Errorf("%s: %d %s", route, code, text)
-			}
+		if readableRoute(route) {
+			continue
+		}
+		if code, text := ask(method, path); code != http.StatusForbidden {
+			t.Errorf("%s: %d %s", route, code, text)
 		}
 	}
 	for _, path := range []string{"/containers/web/json", "/v1.24/containers/web/json", "/containers//web/json", "/containers/json?all=1", "/containers/w%65b/json"} {
@@ -479,7 +479,7 @@ func TestTheReadSocket(t *testing.T) {
 
 func TestDetachKeys(t *testing.T) {
 	for text, want := range map[string]string{"": "[16 17]", "ctrl-a": "[1]", "a,ctrl-@,ctrl-[": "[97 0 27]"} {
-		if got, err := detachKeys(text); err != nil || fmt.Sprint(got) != want {
+		if got, err := detachKeys(text); err != nil || fmt.Sprintf("%d", got) != want {
 			t.Errorf("%q: %v, %v", text, got, err)
 		}
 	}
@@ -533,7 +533,7 @@ func TestAttachedClientsLearnOfARemoval(t *testing.T) {
 	r.made(t, "holder", `{"Image":"busybox"}`)
 	r.made(t, "c", `{"Image":"busybox","HostConfig":{"AutoRemove":true,"NetworkMode":"container:holder"}}`)
 	_, in, resp := r.hijack(t, "/containers/c/attach?stream=1&stdout=1", "", true)
-	if resp.StatusCode != 101 {
+	if resp.StatusCode != http.StatusSwitchingProtocols {
 		t.Fatal(resp.Status)
 	}
 	if code, text := r.ask(t, "POST", "/containers/c/start", ""); code < 400 {

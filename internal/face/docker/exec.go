@@ -254,7 +254,7 @@ func (x *execs) startExec(w http.ResponseWriter, r *dockerhttp.Request) error {
 		return err
 	}
 	defer func() { _ = conn.Close() }()
-	x.serveExec(ctx, c, e, conn, body.Tty)
+	x.serveExec(conn.Context(), c, e, conn, body.Tty)
 	return nil
 }
 
@@ -311,6 +311,8 @@ func (x *execs) serveExec(ctx context.Context, c core.Container, e *execution, c
 		}
 		return nil
 	}
+	done := make(chan struct{})
+	defer close(done)
 	if e.cfg.AttachStdin {
 		at.Input = func(_ context.Context, to *attach.Input) error {
 			var err error
@@ -322,7 +324,7 @@ func (x *execs) serveExec(ctx context.Context, c core.Container, e *execution, c
 			if errors.Is(err, errDetached) {
 				x.f.publish(c, "exec_detach", map[string]string{"execID": string(e.id)})
 				_ = conn.Close()
-				<-ctx.Done()
+				<-done // the process keeps its input
 			}
 			return nil
 		}

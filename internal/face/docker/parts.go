@@ -103,7 +103,7 @@ func (f *Face) sizes(ctx context.Context, c core.Container) (own, all int64, err
 		return 0, 0, err
 	}
 	if st.Bytes.OK {
-		own = int64(min(st.Bytes.N, 1<<62)) //nolint:gosec // bounded
+		own = int64(min(st.Bytes.N, 1<<62))
 	}
 	list, err := f.own.Images.List(ctx)
 	for _, img := range list {

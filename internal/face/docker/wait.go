@@ -41,10 +41,7 @@ func (f *Face) wait(w http.ResponseWriter, r *dockerhttp.Request) error {
 	if err != nil {
 		return err
 	}
-	wait, err := f.ended(c, since, condition)
-	if err != nil {
-		return err
-	}
+	wait := f.ended(c, since, condition)
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(http.StatusOK)
 	_ = http.NewResponseController(w).Flush()
@@ -61,11 +58,11 @@ func (f *Face) wait(w http.ResponseWriter, r *dockerhttp.Request) error {
 }
 
 // ended returns a function that waits for the condition of a wait, and returns the exit code.
-func (f *Face) ended(c core.Container, since uint64, condition string) (func(context.Context) (int, error), error) {
+func (f *Face) ended(c core.Container, since uint64, condition string) func(context.Context) (int, error) {
 	if condition == "" || condition == solo.NotRunning {
 		if !c.Restarting() && c.State != core.ContainerRunning && c.State != core.ContainerPaused {
 			code := view.ExitCode(&c)
-			return func(context.Context) (int, error) { return code, nil }, nil
+			return func(context.Context) (int, error) { return code, nil }
 		}
 		condition = solo.NextExit
 		if !c.Restarting() {
@@ -73,7 +70,7 @@ func (f *Face) ended(c core.Container, since uint64, condition string) (func(con
 			return func(ctx context.Context) (int, error) {
 				a, err := join(ctx)
 				return a.Exit.Status(), err
-			}, nil
+			}
 		}
 	}
 	return func(ctx context.Context) (int, error) {
@@ -85,5 +82,5 @@ func (f *Face) ended(c core.Container, since uint64, condition string) (func(con
 			return 0, err
 		}
 		return a.Exit.Status(), nil
-	}, nil
+	}
 }

@@ -5,8 +5,6 @@
 package fromroot
 
 import (
-	"github.com/longshore/longshore/internal/decompress"
-
 	"archive/tar"
 	"bufio"
 	"bytes"
@@ -18,6 +16,8 @@ import (
 	"runtime"
 	"strings"
 	"time"
+
+	"github.com/longshore/longshore/internal/decompress"
 
 	"github.com/containerd/errdefs"
 	"github.com/klauspost/compress/gzip"

@@ -14,8 +14,8 @@ import (
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 	"github.com/longshore/longshore/internal/cli/composefile"
-	"github.com/longshore/longshore/internal/solo/translate"
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/solo/translate"
 )
 
 // networks puts the service on its networks. The first has the default route and the interface eth0.

@@ -42,7 +42,7 @@ func (c *Create) Request(name string, network func(string) (string, error)) (Req
 		AutoRemove: h.AutoRemove, NewPrivileges: true, Sysctls: h.Sysctls, Groups: h.GroupAdd,
 		CpusetCpus: h.CpusetCpus, CpusetMems: h.CpusetMems, CpuShares: uint64(max(h.CPUShares, 0)), MemoryBytes: uint64(max(h.Memory, 0)), MemorySwapBytes: h.MemorySwap,
 		MemoryReservationBytes: uint64(max(h.MemoryReservation, 0)), CpuQuota: h.CPUQuota, CpuPeriod: uint64(max(h.CPUPeriod, 0)), Cpus: float64(h.NanoCPUs) / 1e9,
-		OomScoreAdj: int32(h.OomScoreAdj), Annotations: h.Annotations, Links: h.Links, VolumesFrom: h.VolumesFrom, PublishAll: h.PublishAllPorts, //nolint:gosec // checked by the engine
+		OomScoreAdj: int32(h.OomScoreAdj), Annotations: h.Annotations, Links: h.Links, VolumesFrom: h.VolumesFrom, PublishAll: h.PublishAllPorts,
 		Pid: mode(h.PidMode), Ipc: h.IpcMode, Uts: h.UTSMode, Cgroupns: h.CgroupnsMode, Userns: mode(h.UsernsMode), DeviceCgroupRules: h.DeviceCgroupRules,
 		BlkioWeight: uint32(h.BlkioWeight), Systemd: "false", NoLog: h.LogConfig.Type == "none",
 		Restart: policy(h.RestartPolicy), OomKillDisable: h.OomKillDisable != nil && *h.OomKillDisable,
@@ -174,8 +174,10 @@ func (c *Create) devices(req *longshorev1.CreateRequest) error {
 		from []*dockertypes.ThrottleDevice
 		to   *[]*longshorev1.DeviceLimit
 	}{
-		{h.BlkioDeviceReadBps, &req.DeviceReadBps}, {h.BlkioDeviceWriteBps, &req.DeviceWriteBps},
-		{h.BlkioDeviceReadIOps, &req.DeviceReadIops}, {h.BlkioDeviceWriteIOps, &req.DeviceWriteIops},
+		{h.BlkioDeviceReadBps, &req.DeviceReadBps},
+		{h.BlkioDeviceWriteBps, &req.DeviceWriteBps},
+		{h.BlkioDeviceReadIOps, &req.DeviceReadIops},
+		{h.BlkioDeviceWriteIOps, &req.DeviceWriteIops},
 	} {
 		for _, d := range kind.from {
 			if d != nil {
@@ -299,7 +301,7 @@ func (c *Create) health(req *longshorev1.CreateRequest) error {
 	}
 	req.Health = &longshorev1.HealthCheck{
 		Test: h.Test, Interval: durationpb.New(h.Interval), Timeout: durationpb.New(h.Timeout), StartPeriod: durationpb.New(h.StartPeriod),
-		StartInterval: durationpb.New(h.StartInterval), Retries: int32(min(h.Retries, 1<<30)), //nolint:gosec // bounded
+		StartInterval: durationpb.New(h.StartInterval), Retries: int32(min(h.Retries, 1<<30)),
 	}
 	return nil
 }

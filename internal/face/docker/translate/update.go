@@ -38,8 +38,13 @@ func (c *Create) Update(res *dockertypes.Resources, p dockertypes.RestartPolicy)
 		to   *int64
 		from int64
 	}{
-		{&h.Memory, res.Memory}, {&h.MemorySwap, res.MemorySwap}, {&h.MemoryReservation, res.MemoryReservation}, {&h.NanoCPUs, res.NanoCPUs},
-		{&h.CPUShares, res.CPUShares}, {&h.CPUQuota, res.CPUQuota}, {&h.CPUPeriod, res.CPUPeriod},
+		{&h.Memory, res.Memory},
+		{&h.MemorySwap, res.MemorySwap},
+		{&h.MemoryReservation, res.MemoryReservation},
+		{&h.NanoCPUs, res.NanoCPUs},
+		{&h.CPUShares, res.CPUShares},
+		{&h.CPUQuota, res.CPUQuota},
+		{&h.CPUPeriod, res.CPUPeriod},
 	} {
 		if n.from != 0 {
 			*n.to = n.from

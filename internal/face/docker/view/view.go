@@ -129,7 +129,7 @@ func (o *Object) state() *dockertypes.State {
 	return s
 }
 
-// Container returns the document of inspect.
+// Inspect returns the document of inspect.
 func (o *Object) Inspect() *dockertypes.Container {
 	c := &o.Container
 	program, args := "", []string{}
