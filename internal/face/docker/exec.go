@@ -6,7 +6,9 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -94,16 +96,23 @@ func (x *execs) forget(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case now := <-tick.C:
-			x.mu.Lock()
-			for id, e := range x.all {
+			for _, e := range x.list() {
 				if e.endedBefore(now.Add(-sweepExecs)) {
-					delete(x.all, id)
-					x.drop(id)
+					x.mu.Lock()
+					delete(x.all, e.id)
+					x.mu.Unlock()
+					x.drop(e.id)
 				}
 			}
-			x.mu.Unlock()
 		}
 	}
+}
+
+// list returns all execs.
+func (x *execs) list() []*execution {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return slices.Collect(maps.Values(x.all))
 }
 
 // endedBefore reports whether an exec ended, or was made and not started, before a time.
@@ -239,7 +248,9 @@ func (x *execs) startExec(w http.ResponseWriter, r *dockerhttp.Request) error {
 		return err
 	}
 	if body.ConsoleSize != nil && body.Tty {
+		e.mu.Lock()
 		e.cfg.ConsoleSize = body.ConsoleSize
+		e.mu.Unlock()
 	}
 	if body.Detach {
 		at, err := x.begin(ctx, c, e)
@@ -423,15 +434,25 @@ func (x *execs) inspectExec(w http.ResponseWriter, r *dockerhttp.Request) error 
 	if err != nil {
 		return noSuchExec(string(e.id))
 	}
+	d, ok := e.document(&c)
+	if !ok {
+		return noSuchExec(string(e.id))
+	}
+	return dockerhttp.Reply(w, http.StatusOK, d)
+}
+
+// document returns the document of an exec; ok is false if its container has ended before it.
+func (e *execution) document(c *core.Container) (d execDocument, ok bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.running && c.State == core.ContainerExited {
-		return noSuchExec(string(e.id))
+		return d, false
 	}
-	d := execDocument{
+	privileged := e.cfg.Privileged
+	d = execDocument{
 		ID: string(e.id), Running: e.running, ExitCode: e.code, OpenStdin: e.cfg.AttachStdin, OpenStdout: e.cfg.AttachStdout, OpenStderr: e.cfg.AttachStderr,
 		ContainerID: string(e.container), DetachKeys: []byte{}, CanRemove: e.code != nil,
-		ProcessConfig: execProcess{Tty: e.cfg.Tty, Entrypoint: e.cfg.Cmd[0], Arguments: e.cfg.Cmd[1:], Privileged: &e.cfg.Privileged, User: e.cfg.User},
+		ProcessConfig: execProcess{Tty: e.cfg.Tty, Entrypoint: e.cfg.Cmd[0], Arguments: e.cfg.Cmd[1:], Privileged: &privileged, User: e.cfg.User},
 	}
 	if e.cfg.DetachKeys != "" {
 		d.DetachKeys = e.keys
@@ -439,5 +460,5 @@ func (x *execs) inspectExec(w http.ResponseWriter, r *dockerhttp.Request) error 
 	if p := c.Process(e.id); p != nil {
 		d.Pid = p.Pid
 	}
-	return dockerhttp.Reply(w, http.StatusOK, d)
+	return d, true
 }

@@ -329,7 +329,7 @@ func (c *Create) networks(req *longshorev1.CreateRequest, find func(string) (str
 		if len(ends) > 1 {
 			return invalid.Errorf("conflicting options: cannot attach both user-defined and non-user-defined network-modes")
 		}
-		req.Network = first
+		req.Network, req.Ports, req.PublishAll = first, nil, false // dockerd ignores ports without a network
 		return nil
 	}
 	req.Network = first
