@@ -3,6 +3,7 @@
 
 const assert = require('node:assert/strict');
 const { PassThrough } = require('node:stream');
+const { finished } = require('node:stream/promises');
 const Docker = require('dockerode');
 const tar = require('tar-stream');
 
@@ -53,11 +54,13 @@ async function run() {
   const out = sink();
   const err = sink();
   const [end, container] = await docker.run('busybox', ['sh', '-c', 'echo out; echo err >&2; exit 3'], [out, err], { Tty: false });
+  await Promise.all([finished(out), finished(err)]); // run does not wait for the end of the output
   assert.deepEqual([end.StatusCode, out.text(), err.text()], [3, 'out\n', 'err\n']);
   await container.remove();
 
   const terminal = sink();
   const [ended, tty] = await docker.run('busybox', ['tty'], terminal);
+  await finished(terminal);
   assert.equal(ended.StatusCode, 0);
   assert.match(terminal.text(), /^\/dev\/pts\/\d+\r\n$/);
   await tty.remove();
