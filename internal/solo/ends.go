@@ -121,7 +121,7 @@ func (s *Service) Leave(ctx context.Context, id core.ID) {
 // sweep settles our containers when they end, until ctx ends.
 func (s *Service) sweep(ctx context.Context) {
 	w := engine.Watch{
-		Kinds: []core.EventKind{core.EventContainerExited, core.EventContainerUpdated},
+		Kinds: []core.EventKind{core.EventContainerExited, core.EventContainerUpdated, core.EventContainerRemoved},
 		List: func(ctx context.Context) error {
 			list, err := s.own.Containers(ctx, core.Filter{})
 			for _, c := range list {
@@ -130,8 +130,12 @@ func (s *Service) sweep(ctx context.Context) {
 			return err
 		},
 		Event: func(ctx context.Context, e core.Event) error {
-			if e.Kind == core.EventContainerExited {
+			switch e.Kind {
+			case core.EventContainerExited:
 				s.settle(ctx, e.Container)
+				return nil
+			case core.EventContainerRemoved:
+				widowed(ctx, s, e)
 				return nil
 			}
 			// A start that has failed may have kept the holder of its namespaces from being settled.
@@ -145,6 +149,29 @@ func (s *Service) sweep(ctx context.Context) {
 		},
 	}
 	_ = w.Run(ctx, s.own) // Failed gets every error
+}
+
+// widowed removes the sandbox and the log of a container that another owner's call has removed alone, such as longshore rm --force. It
+// does nothing after a removal of ours, which removes them too. Only a service with Rest knows which containers are complete.
+func widowed(ctx context.Context, s *Service, e core.Event) {
+	sb, err := s.own.Sandbox(ctx, e.Sandbox)
+	if err != nil || !s.o.Rest || string(sb.Data) == unfinished {
+		return // a create undoes its own stages
+	}
+	if list, err := s.own.Containers(ctx, core.Filter{Sandbox: sb.ID}); err != nil || len(list) > 0 {
+		return
+	}
+	a := core.StopRequest{Owner: s.o.Owner, Call: "longshore agent: the container was removed", At: e.At}
+	err = s.own.RemoveSandbox(ctx, sb.ID, engine.RemoveOptions{Force: true, Request: a})
+	if err == nil {
+		err = removeLogFiles(filepath.Join(s.o.LogDir, string(sb.ID)+".log"))
+	}
+	if err != nil && !errdefs.IsNotFound(err) && ctx.Err() == nil {
+		s.o.Logger.WarnContext(ctx, "could not remove the sandbox of a removed container; the agent's next start will retry", "sandbox", string(sb.ID), "error", err)
+	}
+	if s.o.Removed != nil {
+		s.o.Removed(e.Container)
+	}
 }
 
 // settle releases the resources of an ended container of ours: the whole container if its user

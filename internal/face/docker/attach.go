@@ -21,6 +21,9 @@ import (
 // errDetached ends the session of a client that has typed the detach keys.
 var errDetached = errors.New("detached") //nolint:gochecknoglobals // an error value
 
+// errInputEnded ends the session of a client that has ended its input, if that is not the end of the process's.
+var errInputEnded = errors.New("the client has ended its input") //nolint:gochecknoglobals // an error value
+
 // pendingJoin is a client that is attached to a container without a process. It joins the container's next run.
 type pendingJoin struct {
 	begin func(ctx context.Context) // opens the process's streams, before its program starts
@@ -205,6 +208,16 @@ func (s *attachSession) serve(ctx context.Context, conn *dockerhttp.Conn, wait *
 	if s.o.stdin {
 		s.at.Input = func(ctx context.Context, to *attach.Input) error { return s.input(ctx, to) }
 	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	left := conn.Left(ctx)
+	go func() {
+		select {
+		case <-left: // a silent program would not notice it
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
 	_, err := s.at.Run(ctx)
 	if errors.Is(err, errDetached) {
 		s.f.publish(s.c, "detach", nil)
@@ -225,10 +238,16 @@ func (s *attachSession) send(stderr bool, data []byte) error {
 
 // input copies the client's input to the process.
 func (s *attachSession) input(_ context.Context, to *attach.Input) error {
+	var err error
 	if s.c.Config.IO.TTY {
-		return copyKeys(to, s.in, s.o.keys)
+		err = copyKeys(to, s.in, s.o.keys)
+	} else {
+		err = to.Copy(s.in)
 	}
-	return to.Copy(s.in)
+	if err == nil && s.c.Config.IO.Stdin == core.StdinOpen {
+		return errInputEnded // the process keeps its input, and as in dockerd the session ends
+	}
+	return err
 }
 
 // writeLog sends the earlier output.

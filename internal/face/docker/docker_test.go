@@ -22,6 +22,7 @@ import (
 
 	"github.com/longshore/longshore/internal/conformancetest"
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/engine/enginetest"
 	"github.com/longshore/longshore/internal/face"
 	"github.com/longshore/longshore/internal/solo"
@@ -531,18 +532,18 @@ func TestOneStartOfSeveral(t *testing.T) {
 func TestAttachedClientsLearnOfARemoval(t *testing.T) {
 	r := newRig(t)
 	r.made(t, "holder", `{"Image":"busybox"}`)
-	r.made(t, "c", `{"Image":"busybox","HostConfig":{"AutoRemove":true,"NetworkMode":"container:holder"}}`)
-	_, in, resp := r.hijack(t, "/containers/c/attach?stream=1&stdout=1", "", true)
+	r.made(t, "joiner", `{"Image":"busybox","HostConfig":{"AutoRemove":true,"NetworkMode":"container:holder"}}`)
+	_, in, resp := r.hijack(t, "/containers/joiner/attach?stream=1&stdout=1", "", true)
 	if resp.StatusCode != http.StatusSwitchingProtocols {
 		t.Fatal(resp.Status)
 	}
-	if code, text := r.ask(t, "POST", "/containers/c/start", ""); code < 400 {
+	if code, text := r.ask(t, "POST", "/containers/joiner/start", ""); code < 400 {
 		t.Fatalf("start: %d %s", code, text)
 	}
 	if out := frames(t, in); len(out) != 0 { // it ends
 		t.Errorf("output %q", out)
 	}
-	r.must(t, 404, "GET", "/containers/c/json", "", nil)
+	r.must(t, 404, "GET", "/containers/joiner/json", "", nil)
 }
 
 // TestAStopOutlivesItsClient closes the connection of a stop: the program is killed after its time all the same.
@@ -558,5 +559,40 @@ func TestAStopOutlivesItsClient(t *testing.T) {
 	_ = conn.Close()
 	if _, err := r.As(core.OwnerDocker).Wait(t.Context(), core.Ref{Container: core.ID(id)}); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestARemovalByTheCommandLine removes a container of the API as longshore rm --force does: its name is free afterwards, and a client
+// that was attached before its start learns of it.
+func TestARemovalByTheCommandLine(t *testing.T) {
+	r := newRig(t)
+	id := r.made(t, "c", `{"Image":"busybox"}`)
+	_, in, _ := r.hijack(t, "/containers/c/attach?stream=1&stdout=1", "", true)
+	if err := r.Engine.All().RemoveContainer(t.Context(), core.ID(id), engine.RemoveOptions{Force: true}); err != nil {
+		t.Fatal(err)
+	}
+	frames(t, in)
+	for list := []core.Sandbox{{}}; len(list) > 0; <-time.After(time.Millisecond) {
+		var err error
+		if list, err = r.As(core.OwnerDocker).Sandboxes(t.Context(), core.Filter{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.made(t, "c", `{"Image":"busybox"}`)
+}
+
+// TestTheEndOfASessionsInput attaches to a program that keeps its input, and ends the client's half: the session ends and the program
+// runs on.
+func TestTheEndOfASessionsInput(t *testing.T) {
+	r := newRig(t)
+	r.made(t, "c", `{"Image":"busybox","Cmd":["cat"],"OpenStdin":true}`)
+	r.must(t, 204, "POST", "/containers/c/start", "", nil)
+	conn, in, _ := r.hijack(t, "/containers/c/attach?stream=1&stdin=1&stdout=1", "", true)
+	_, _ = io.WriteString(conn, "x")
+	_ = conn.CloseWrite()
+	frames(t, in) // it ends
+	var d document
+	if r.must(t, 200, "GET", "/containers/c/json", "", &d); !d.State.Running {
+		t.Errorf("%+v", d.State)
 	}
 }
