@@ -36,6 +36,7 @@ func (b *bench) all(ctx context.Context) error {
 		{name: "many", do: b.many, last: true},
 		{name: "loops", do: b.loops, last: true},
 		{name: "cli", do: func(ctx context.Context) error { return ofCLI(ctx, b) }, last: true},
+		{name: "docker", do: b.docker, last: true},
 		{name: "swarm", do: b.swarm},
 	} {
 		if named := slices.Contains(strings.Split(b.steps, ","), step.name); !named && (b.steps != "" || step.last) {
