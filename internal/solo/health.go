@@ -86,7 +86,16 @@ func HealthStatus(c core.Container) string {
 	if h := c.HealthNow(); h != nil {
 		return h.Status
 	}
-	if RecordOf(c).Health != nil && c.State != core.ContainerCreating && c.State != core.ContainerCreated {
+	r := RecordOf(c)
+	return r.HealthStatus(&c)
+}
+
+// HealthStatus returns the status of the health of the record's container, "" when it is not checked.
+func (r *Record) HealthStatus(c *core.Container) string {
+	if h := c.HealthNow(); h != nil {
+		return h.Status
+	}
+	if r.Health != nil && c.State != core.ContainerCreating && c.State != core.ContainerCreated {
 		return string(health.Starting)
 	}
 	return ""

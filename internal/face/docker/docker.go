@@ -15,6 +15,8 @@ import (
 	"net/http"
 	"path"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 
 	"github.com/longshore/longshore/internal/core"
@@ -53,6 +55,8 @@ type Config struct {
 	ReadSocket string `toml:"read_socket"`
 	// ReadGroup may use the read socket.
 	ReadGroup string `toml:"read_group"`
+	// Show has the owners of further containers that are shown, read-only: cli, cri, swarm, nomad, mesos, kata.
+	Show []string `toml:"show"`
 }
 
 // DefaultConfig has the defaults of the configuration file.
@@ -67,6 +71,11 @@ func (c Config) Validate() error {
 		return invalid.Errorf("face.docker.read_socket %q is not an absolute path", c.ReadSocket)
 	case c.ReadSocket == c.Socket:
 		return invalid.Errorf("face.docker.read_socket is the same as face.docker.socket")
+	}
+	for _, owner := range c.Show {
+		if !slices.Contains(showable(), owner) {
+			return invalid.Errorf("face.docker.show: %q is none of %s", owner, strings.Join(showable(), ", "))
+		}
 	}
 	return nil
 }
@@ -90,6 +99,8 @@ type Options struct {
 	Namespaces Namespaces
 	// Networks manages the networks that users define.
 	Networks solo.Networks
+	// All is the engine with every owner's objects, if the configuration shows those of others; otherwise nil.
+	All *engine.Client
 	// Others are the engine as other owners with containers on these networks see it.
 	Others []*engine.Client
 	// Bridge is the name of the default network's interface.
@@ -115,6 +126,7 @@ type Face struct {
 	parts  parts
 
 	changing sync.Mutex // serializes changes of stored requests
+	requests requests
 
 	mu      sync.Mutex                 // guards waiting
 	waiting map[core.ID][]*pendingJoin // clients attached to containers that do not run

@@ -22,7 +22,6 @@ import (
 
 	"github.com/longshore/longshore/internal/conformancetest"
 	"github.com/longshore/longshore/internal/core"
-	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/engine/enginetest"
 	"github.com/longshore/longshore/internal/face"
 	"github.com/longshore/longshore/internal/solo"
@@ -37,6 +36,7 @@ func (noNetworks) Defined() []core.NetworkDefinition { return nil }
 type rig struct {
 	*enginetest.Node
 	face   *Face
+	image  core.Image // busybox
 	socket string
 	client http.Client
 }
@@ -52,7 +52,7 @@ func newRig(t *testing.T) *rig {
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	r := &rig{Node: n, socket: filepath.Join(dir, "d.sock")}
-	n.AddImage("busybox", ocispec.ImageConfig{Cmd: []string{"sh"}, Env: []string{"PATH=/bin", "FROM=image"}, Labels: map[string]string{"of": "image"}}, map[string]string{
+	r.image = n.AddImage("busybox", ocispec.ImageConfig{Cmd: []string{"sh"}, Env: []string{"PATH=/bin", "FROM=image"}, Labels: map[string]string{"of": "image"}}, map[string]string{
 		"etc/passwd": "root:x:0:0::/root:/bin/sh\n", "etc/group": "root:x:0:\n",
 	})
 	n.Supervisor.Program("echo", func(p *enginetest.Process) int {
@@ -84,10 +84,10 @@ func (fullSocket) SocketName() string { return FullSocket }
 func (r *rig) serve(t *testing.T) {
 	t.Helper()
 	config := DefaultConfig()
-	config.Socket, config.ReadSocket = r.socket, r.socket+"-read"
+	config.Socket, config.ReadSocket, config.Show = r.socket, r.socket+"-read", []string{"cli"}
 	f, err := New(Options{
 		Deps:   face.Deps{Engine: r.As(core.OwnerDocker), Logger: slog.New(slog.DiscardHandler), Version: "1.2.3"},
-		Config: config, Node: solo.NewNode(r.Engine, noNetworks{}), Root: t.TempDir(), Transfers: r.Images, Networks: noNetworks{},
+		Config: config, Node: solo.NewNode(r.Engine, noNetworks{}), Root: t.TempDir(), Transfers: r.Images, Networks: noNetworks{}, All: r.Engine.All(),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -505,94 +505,4 @@ func TestDetachKeys(t *testing.T) {
 // TestConformance compares the routes with their table in docs/conformance.md.
 func TestConformance(t *testing.T) {
 	conformancetest.Routes(t, "../../..", "Docker's API", "internal/face/docker", newRig(t).face.mux(false).Routes())
-}
-
-// TestOneStartOfSeveral starts a container by several requests at once: one starts it, and the others find it running.
-func TestOneStartOfSeveral(t *testing.T) {
-	r := newRig(t)
-	r.made(t, "c", `{"Image":"busybox","HostConfig":{"AutoRemove":true}}`)
-	codes := make(chan int)
-	for range 6 {
-		go func() {
-			code, _ := r.ask(t, "POST", "/containers/c/start", "")
-			codes <- code
-		}()
-	}
-	got := map[int]int{}
-	for range 6 {
-		got[<-codes]++
-	}
-	if got[204] != 1 || got[304] != 5 {
-		t.Errorf("statuses %v", got)
-	}
-	r.must(t, 200, "GET", "/containers/c/json", "", nil)
-}
-
-// TestAttachedClientsLearnOfARemoval attaches to a container with AutoRemove that cannot be started.
-func TestAttachedClientsLearnOfARemoval(t *testing.T) {
-	r := newRig(t)
-	r.made(t, "holder", `{"Image":"busybox"}`)
-	r.made(t, "joiner", `{"Image":"busybox","HostConfig":{"AutoRemove":true,"NetworkMode":"container:holder"}}`)
-	_, in, resp := r.hijack(t, "/containers/joiner/attach?stream=1&stdout=1", "", true)
-	if resp.StatusCode != http.StatusSwitchingProtocols {
-		t.Fatal(resp.Status)
-	}
-	if code, text := r.ask(t, "POST", "/containers/joiner/start", ""); code < 400 {
-		t.Fatalf("start: %d %s", code, text)
-	}
-	if out := frames(t, in); len(out) != 0 { // it ends
-		t.Errorf("output %q", out)
-	}
-	r.must(t, 404, "GET", "/containers/joiner/json", "", nil)
-}
-
-// TestAStopOutlivesItsClient closes the connection of a stop: the program is killed after its time all the same.
-func TestAStopOutlivesItsClient(t *testing.T) {
-	r := newRig(t)
-	id := r.made(t, "c", `{"Image":"busybox"}`)
-	r.must(t, 204, "POST", "/containers/c/start", "", nil)
-	conn, err := net.Dial("unix", r.socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, _ = io.WriteString(conn, "POST /containers/c/stop?t=1 HTTP/1.1\r\nHost: d\r\n\r\n")
-	_ = conn.Close()
-	if _, err := r.As(core.OwnerDocker).Wait(t.Context(), core.Ref{Container: core.ID(id)}); err != nil {
-		t.Error(err)
-	}
-}
-
-// TestARemovalByTheCommandLine removes a container of the API as longshore rm --force does: its name is free afterwards, and a client
-// that was attached before its start learns of it.
-func TestARemovalByTheCommandLine(t *testing.T) {
-	r := newRig(t)
-	id := r.made(t, "c", `{"Image":"busybox"}`)
-	_, in, _ := r.hijack(t, "/containers/c/attach?stream=1&stdout=1", "", true)
-	if err := r.Engine.All().RemoveContainer(t.Context(), core.ID(id), engine.RemoveOptions{Force: true}); err != nil {
-		t.Fatal(err)
-	}
-	frames(t, in)
-	for list := []core.Sandbox{{}}; len(list) > 0; <-time.After(time.Millisecond) {
-		var err error
-		if list, err = r.As(core.OwnerDocker).Sandboxes(t.Context(), core.Filter{}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	r.made(t, "c", `{"Image":"busybox"}`)
-}
-
-// TestTheEndOfASessionsInput attaches to a program that keeps its input, and ends the client's half: the session ends and the program
-// runs on.
-func TestTheEndOfASessionsInput(t *testing.T) {
-	r := newRig(t)
-	r.made(t, "c", `{"Image":"busybox","Cmd":["cat"],"OpenStdin":true}`)
-	r.must(t, 204, "POST", "/containers/c/start", "", nil)
-	conn, in, _ := r.hijack(t, "/containers/c/attach?stream=1&stdin=1&stdout=1", "", true)
-	_, _ = io.WriteString(conn, "x")
-	_ = conn.CloseWrite()
-	frames(t, in) // it ends
-	var d document
-	if r.must(t, 200, "GET", "/containers/c/json", "", &d); !d.State.Running {
-		t.Errorf("%+v", d.State)
-	}
 }

@@ -1,11 +1,13 @@
 package docker
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/containerd/errdefs"
 
@@ -19,8 +21,20 @@ import (
 // idLength is the length of an id.
 const idLength = 64
 
-// find finds a container by its id, its name, or the beginning of its id.
+// find finds a container of the API by its id, its name, or the beginning of its id. For another owner's container that is shown the
+// error says that it cannot be changed.
 func (f *Face) find(ctx context.Context, ref string) (core.Container, error) {
+	c, err := f.findOwn(ctx, ref)
+	if errdefs.IsNotFound(err) {
+		if other, ok, oerr := (others{f}).find(ctx, ref); ok && oerr == nil {
+			return c, readOnly(&other)
+		}
+	}
+	return c, err
+}
+
+// findOwn finds a container of the API.
+func (f *Face) findOwn(ctx context.Context, ref string) (core.Container, error) {
 	name := strings.TrimPrefix(ref, "/")
 	if name == "" {
 		return core.Container{}, invalid.Errorf("invalid container name or ID: value is empty")
@@ -66,14 +80,58 @@ func noSuchContainer(ref string) error {
 
 // asked returns the completed create request of a container.
 func asked(c core.Container) (*translate.Create, error) {
-	r, err := translate.Read(solo.RecordOf(c).Face)
+	r, _, err := recorded(c)
+	return r, err
+}
+
+// recorded returns the completed create request of a container, and its record.
+func recorded(c core.Container) (*translate.Create, *solo.Record, error) {
+	rec := solo.RecordOf(c)
+	r, err := translate.Read(rec.Face)
 	if err == nil && (r.Config == nil || r.HostConfig == nil) {
 		err = fmt.Errorf("its create request is missing: %w", errdefs.ErrDataLoss)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read the record of container %s: %w", c.ID.Short(), err)
+		return nil, nil, fmt.Errorf("read the record of container %s: %w", c.ID.Short(), err)
 	}
-	return r, nil
+	return r, &rec, nil
+}
+
+// requests has the decoded records of the containers of the last list, because decoding takes most of a list's time.
+type requests struct {
+	mu  sync.Mutex // guards all
+	all map[core.ID]decoded
+}
+
+// decoded is a decoded record. It is only read.
+type decoded struct {
+	data []byte // the record
+	req  *translate.Create
+	rec  *solo.Record
+}
+
+// reader returns a function that decodes the records of a list. They are kept for the next list.
+func (r *requests) reader() func(core.Container) (*translate.Create, *solo.Record, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	last, next := r.all, map[core.ID]decoded{}
+	r.all = next
+	return func(c core.Container) (*translate.Create, *solo.Record, error) {
+		r.mu.Lock()
+		d, ok := last[c.ID] // another list may still write it
+		r.mu.Unlock()
+		if !ok || !bytes.Equal(d.data, c.Data) {
+			var err error
+			if d.req, d.rec, err = recorded(c); err != nil {
+				return nil, nil, err
+			}
+			d.data = c.Data
+		}
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		next[c.ID] = d
+		return d.req, d.rec, nil
+	}
 }
 
 // change stores a changed create request of a container.

@@ -20,7 +20,14 @@ import (
 
 // object returns a container with everything that its documents show.
 func (f *Face) object(ctx context.Context, c core.Container) (*view.Object, error) {
-	r, err := asked(c)
+	if c.Owner != core.OwnerDocker {
+		names, err := others{f}.imageNames(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return others{f}.object(ctx, c, names)
+	}
+	r, rec, err := recorded(c)
 	if err != nil {
 		return nil, err
 	}
@@ -28,13 +35,12 @@ func (f *Face) object(ctx context.Context, c core.Container) (*view.Object, erro
 	if err != nil {
 		return nil, err
 	}
-	return &view.Object{Container: c, Sandbox: sb, Asked: r, NetworkID: f.networkID, VolumePath: f.volumePath, Unified: f.o.Unified != nil && f.o.Unified()}, nil
+	return &view.Object{Container: c, Sandbox: sb, Asked: r, Record: rec, NetworkID: f.networkID, VolumePath: f.volumePath, Unified: f.o.Unified != nil && f.o.Unified()}, nil
 }
 
-// sized is a container's document with the sizes of its files.
 func (f *Face) inspect(w http.ResponseWriter, r *dockerhttp.Request) error {
 	ctx := r.Context()
-	c, err := f.find(ctx, r.Vars["id"])
+	c, err := f.findAny(ctx, r.Vars["id"])
 	if err != nil {
 		return err
 	}
@@ -103,40 +109,19 @@ func (f *Face) summaries(ctx context.Context, api dockerhttp.Version, sizes bool
 
 // selected returns the entries of the selected containers, the newest first.
 func (f *Face) selected(ctx context.Context, s selection, api dockerhttp.Version) ([]view.Summary, error) {
-	list, err := f.own.Containers(ctx, core.Filter{})
+	list, err := f.objects(ctx)
 	if err != nil {
 		return nil, err
-	}
-	slices.SortFunc(list, func(a, b core.Container) int { return b.Created.Compare(a.Created) })
-	sandboxes, err := f.own.Sandboxes(ctx, core.Filter{})
-	if err != nil {
-		return nil, err
-	}
-	byID := map[core.ID]core.Sandbox{}
-	for _, sb := range sandboxes {
-		byID[sb.ID] = sb
 	}
 	out, now := []view.Summary{}, time.Now()
-	for _, c := range list {
-		if c.State == core.ContainerCreating {
-			continue
-		}
-		status := view.Status(&c)
-		if !s.all && status != view.Running && status != view.Paused && status != view.Restarting {
-			continue
-		}
-		req, err := asked(c)
-		sb, ok := byID[c.Sandbox]
-		if err != nil || !ok {
-			continue // it is being removed
-		}
-		o := &view.Object{Container: c, Sandbox: sb, Asked: req, NetworkID: f.networkID, VolumePath: f.volumePath}
-		if !s.has(o) {
+	for _, o := range list {
+		status := view.Status(&o.Container)
+		if !s.all && status != view.Running && status != view.Paused && status != view.Restarting || !s.has(o) {
 			continue
 		}
 		sum := o.Summary(now, api)
 		if s.sizes {
-			if sum.SizeRw, sum.SizeRootFs, err = f.sizes(ctx, c); err != nil {
+			if sum.SizeRw, sum.SizeRootFs, err = f.sizes(ctx, o.Container); err != nil {
 				return nil, err
 			}
 		}
@@ -145,6 +130,51 @@ func (f *Face) selected(ctx context.Context, s selection, api dockerhttp.Version
 		}
 	}
 	return out, nil
+}
+
+// objects returns all containers that clients see, the newest first.
+func (f *Face) objects(ctx context.Context) ([]*view.Object, error) {
+	containers, err := f.own.Containers(ctx, core.Filter{})
+	if err != nil {
+		return nil, err
+	}
+	sandboxes, err := f.own.Sandboxes(ctx, core.Filter{})
+	if err != nil {
+		return nil, err
+	}
+	byID := map[core.ID]core.Sandbox{}
+	for _, sb := range sandboxes {
+		byID[sb.ID] = sb
+	}
+	list, err := others{f}.list(ctx)
+	if err != nil {
+		return nil, err
+	}
+	networkID, volumePath := once(f.networkID), once(f.volumePath)
+	read := f.requests.reader()
+	for _, c := range containers {
+		req, rec, err := read(c)
+		sb, ok := byID[c.Sandbox]
+		if err != nil || !ok || c.State == core.ContainerCreating {
+			continue // it is being created or removed
+		}
+		list = append(list, &view.Object{Container: c, Sandbox: sb, Asked: req, Record: rec, NetworkID: networkID, VolumePath: volumePath})
+	}
+	slices.SortFunc(list, func(a, b *view.Object) int { return b.Container.Created.Compare(a.Container.Created) })
+	return list, nil
+}
+
+// once returns a function that calls fn once for each name.
+func once(fn func(string) string) func(string) string {
+	known := map[string]string{}
+	return func(name string) string {
+		v, ok := known[name]
+		if !ok {
+			v = fn(name)
+			known[name] = v
+		}
+		return v
+	}
 }
 
 // selection selects containers by filters.
@@ -231,7 +261,7 @@ func (s *selection) has(o *view.Object) bool {
 	if len(s.images) > 0 && !s.images[string(c.Image)] && !s.images[o.Asked.Image] {
 		return false
 	}
-	health := solo.HealthStatus(*c)
+	health := o.Record.HealthStatus(c)
 	if health == "" {
 		health = "none"
 	}

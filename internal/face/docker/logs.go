@@ -32,7 +32,7 @@ func (f *Face) logs(w http.ResponseWriter, r *dockerhttp.Request) error {
 	if err != nil {
 		return err
 	}
-	c, err := f.find(ctx, r.Vars["id"])
+	c, err := f.findAny(ctx, r.Vars["id"])
 	if err != nil {
 		return err
 	}
@@ -45,7 +45,7 @@ func (f *Face) logs(w http.ResponseWriter, r *dockerhttp.Request) error {
 	}
 	if opts.Follow = r.Bool("follow") && c.State == core.ContainerRunning || c.State == core.ContainerPaused && r.Bool("follow"); opts.Follow {
 		var stop func()
-		opts.Ended, stop = engine.Ended(ctx, f.own, c.ID)
+		opts.Ended, stop = engine.Ended(ctx, others{f}.reads(), c.ID)
 		defer stop()
 	}
 	w.Header().Set("Content-Type", r.MediaType(c.Main.TTY))

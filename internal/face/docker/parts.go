@@ -46,7 +46,7 @@ func (f *Face) makeParts() {
 	f.parts.all = []interface{ Routes(m *dockerhttp.Mux) }{
 		f.events, f.parts.networks, vols,
 		imgs,
-		&stats.Server{Engine: f.own, Container: f.find, Publish: f.events.Publish, HidesEnv: hidesEnv},
+		&stats.Server{Engine: others{f}.reads(), Container: f.findAny, Publish: f.events.Publish, HidesEnv: hidesEnv},
 		&system.Server{
 			Engine: f.own, Build: system.Build{Version: EngineVersion, Agent: f.o.Version, Commit: hostinfo.Revision()}, Versions: versions(),
 			CgroupDriver: f.o.CgroupDriver, CDIDirs: f.o.CDIDirs, Swarm: f.o.Swarm, Readers: f.events.Readers, Images: imgs.Documents, Volumes: vols.Documents,

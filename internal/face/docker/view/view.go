@@ -23,6 +23,7 @@ type Object struct {
 	Container core.Container
 	Sandbox   core.Sandbox
 	Asked     *translate.Create
+	Record    *solo.Record
 	// NetworkID returns the id of a network by its name.
 	NetworkID func(name string) string
 	// VolumePath returns the directory of a volume's files.
@@ -113,7 +114,7 @@ func (o *Object) state() *dockertypes.State {
 	if text := c.Restarts.Error; text != "" {
 		s.Error = text
 	}
-	if health := solo.HealthStatus(*c); health != "" && status != Created {
+	if health := o.Record.HealthStatus(c); health != "" && status != Created {
 		h := &dockertypes.Health{Status: health, Log: []*dockertypes.Probe{}}
 		if now := c.HealthNow(); now != nil {
 			h.FailingStreak = now.Failures
@@ -148,7 +149,7 @@ func (o *Object) Inspect() *dockertypes.Container {
 		Mounts: o.mounts(), NetworkSettings: o.network(),
 	}
 	never := NeverRan(c)
-	if log := solo.RecordOf(*c).Log; log != "" && !never {
+	if log := o.Record.Log; log != "" && !never {
 		doc.LogPath = log
 	}
 	if dir := o.Sandbox.Dir; dir != "" && !never {
@@ -215,7 +216,7 @@ func (o *Object) mounts() []dockertypes.MountPoint {
 		}
 		list = append(list, m)
 	}
-	rec := solo.RecordOf(o.Container)
+	rec := o.Record
 	for _, b := range rec.Settings.Binds {
 		m := dockertypes.MountPoint{Type: "bind", Source: b.Source, Destination: b.Target, RW: !b.ReadOnly, Propagation: b.Propagation, Mode: o.bindMode(b.Target)}
 		if m.Propagation == "" {
@@ -482,7 +483,7 @@ func (o *Object) StatusText(now time.Time) string {
 	case Restarting:
 		return fmt.Sprintf("Restarting (%d) %s", ExitCode(c), ended)
 	case Running:
-		switch health := solo.HealthStatus(*c); health {
+		switch health := o.Record.HealthStatus(c); health {
 		case "":
 			return up
 		case "starting":

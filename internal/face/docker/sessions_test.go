@@ -1,0 +1,182 @@
+package docker
+
+import (
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine"
+	"github.com/longshore/longshore/internal/engine/enginetest"
+)
+
+// TestOneStartOfSeveral starts a container by several requests at once: one starts it, and the others find it running.
+func TestOneStartOfSeveral(t *testing.T) {
+	r := newRig(t)
+	r.made(t, "c", `{"Image":"busybox","HostConfig":{"AutoRemove":true}}`)
+	codes := make(chan int)
+	for range 6 {
+		go func() {
+			code, _ := r.ask(t, "POST", "/containers/c/start", "")
+			codes <- code
+		}()
+	}
+	got := map[int]int{}
+	for range 6 {
+		got[<-codes]++
+	}
+	if got[204] != 1 || got[304] != 5 {
+		t.Errorf("statuses %v", got)
+	}
+	r.must(t, 200, "GET", "/containers/c/json", "", nil)
+}
+
+// TestAttachedClientsLearnOfARemoval attaches to a container with AutoRemove that cannot be started.
+func TestAttachedClientsLearnOfARemoval(t *testing.T) {
+	r := newRig(t)
+	r.made(t, "holder", `{"Image":"busybox"}`)
+	r.made(t, "joiner", `{"Image":"busybox","HostConfig":{"AutoRemove":true,"NetworkMode":"container:holder"}}`)
+	_, in, resp := r.hijack(t, "/containers/joiner/attach?stream=1&stdout=1", "", true)
+	if resp.StatusCode != http.StatusSwitchingProtocols {
+		t.Fatal(resp.Status)
+	}
+	if code, text := r.ask(t, "POST", "/containers/joiner/start", ""); code < 400 {
+		t.Fatalf("start: %d %s", code, text)
+	}
+	if out := frames(t, in); len(out) != 0 { // it ends
+		t.Errorf("output %q", out)
+	}
+	r.must(t, 404, "GET", "/containers/joiner/json", "", nil)
+}
+
+// TestAStopOutlivesItsClient closes the connection of a stop: the program is killed after its time all the same.
+func TestAStopOutlivesItsClient(t *testing.T) {
+	r := newRig(t)
+	id := r.made(t, "c", `{"Image":"busybox"}`)
+	r.must(t, 204, "POST", "/containers/c/start", "", nil)
+	conn, err := net.Dial("unix", r.socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _ = io.WriteString(conn, "POST /containers/c/stop?t=1 HTTP/1.1\r\nHost: d\r\n\r\n")
+	_ = conn.Close()
+	if _, err := r.As(core.OwnerDocker).Wait(t.Context(), core.Ref{Container: core.ID(id)}); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestARemovalByTheCommandLine removes a container of the API as longshore rm --force does: its name is free afterwards, and a client
+// that was attached before its start learns of it.
+func TestARemovalByTheCommandLine(t *testing.T) {
+	r := newRig(t)
+	id := r.made(t, "c", `{"Image":"busybox"}`)
+	_, in, _ := r.hijack(t, "/containers/c/attach?stream=1&stdout=1", "", true)
+	if err := r.Engine.All().RemoveContainer(t.Context(), core.ID(id), engine.RemoveOptions{Force: true}); err != nil {
+		t.Fatal(err)
+	}
+	frames(t, in)
+	for list := []core.Sandbox{{}}; len(list) > 0; <-time.After(time.Millisecond) {
+		var err error
+		if list, err = r.As(core.OwnerDocker).Sandboxes(t.Context(), core.Filter{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.made(t, "c", `{"Image":"busybox"}`)
+}
+
+// TestTheEndOfASessionsInput attaches to a program that keeps its input, and ends the client's half: the session ends and the program
+// runs on.
+func TestTheEndOfASessionsInput(t *testing.T) {
+	r := newRig(t)
+	r.made(t, "c", `{"Image":"busybox","Cmd":["cat"],"OpenStdin":true}`)
+	r.must(t, 204, "POST", "/containers/c/start", "", nil)
+	conn, in, _ := r.hijack(t, "/containers/c/attach?stream=1&stdin=1&stdout=1", "", true)
+	_, _ = io.WriteString(conn, "x")
+	_ = conn.CloseWrite()
+	frames(t, in) // it ends
+	var d document
+	if r.must(t, 200, "GET", "/containers/c/json", "", &d); !d.State.Running {
+		t.Errorf("%+v", d.State)
+	}
+}
+
+// TestOtherOwnersAreShown lists and inspects a container of the command line, as the configuration says, and tries to change it. One of
+// another owner is not there.
+func TestOtherOwnersAreShown(t *testing.T) {
+	r := newRig(t)
+	made := map[core.Owner]core.Container{}
+	for _, owner := range []core.Owner{core.OwnerCLI, core.OwnerNomad} {
+		_, c, err := r.As(owner).CreatePair(t.Context(), engine.Pair{Sandbox: core.SandboxConfig{Key: "their/task"}, Container: func(core.ID) (core.ContainerConfig, error) {
+			return core.ContainerConfig{Key: "their/task", Root: core.Root{Image: r.image.ID}, Spec: enginetest.Args("sh"), Labels: map[string]string{"job": "web"}}, nil
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		made[owner] = c
+	}
+	r.made(t, "mine", `{"Image":"busybox"}`)
+	var list []struct {
+		ID     string `json:"Id"`
+		Names  []string
+		Labels map[string]string
+	}
+	r.must(t, 200, "GET", "/containers/json?all=1", "", &list)
+	if len(list) != 2 || list[0].Names[0] != "/mine" || list[1].Names[0] != "/their_task" || list[1].Labels[OwnerLabel] != "cli" || list[1].Labels["job"] != "web" {
+		t.Errorf("%+v", list)
+	}
+	var d document
+	r.must(t, 200, "GET", "/containers/their_task/json", "", &d)
+	id := string(made[core.OwnerCLI].ID)
+	if d.ID != id || len(d.Config.Env) != 0 {
+		t.Errorf("%+v", d)
+	}
+	for _, change := range []string{"start", "stop", "kill", "restart", "pause", "rename?name=x", "attach", "exec"} {
+		if code, text := r.ask(t, "POST", "/containers/"+id+"/"+change, `{"Cmd":["x"]}`); code != 403 && change != "start" || code == 204 {
+			t.Errorf("%s: %d %s", change, code, text)
+		}
+	}
+	r.must(t, 403, "DELETE", "/containers/"+id[:20]+"?force=1", "", nil)
+	r.must(t, 404, "GET", "/containers/"+string(made[core.OwnerNomad].ID)+"/json", "", nil)
+}
+
+// TestListsFollowChanges lists a container before and after changes, at once with other lists: what was decoded for one list must not
+// hide a change from the next.
+func TestListsFollowChanges(t *testing.T) {
+	r := newRig(t)
+	r.made(t, "web", `{"Image":"busybox"}`)
+	r.must(t, 204, "POST", "/containers/web/start", "", nil)
+	var list []struct {
+		Names      []string
+		Status     string
+		HostConfig struct{ NetworkMode string }
+	}
+	lists := func() {
+		t.Helper()
+		done := make(chan bool)
+		for range 3 {
+			go func() {
+				_, _ = r.ask(t, "GET", "/containers/json?all=1", "")
+				done <- true
+			}()
+		}
+		for range 3 {
+			<-done
+		}
+		if r.must(t, 200, "GET", "/containers/json?all=1", "", &list); len(list) != 1 {
+			t.Fatalf("%+v", list)
+		}
+	}
+	lists()
+	r.must(t, 204, "POST", "/containers/web/rename?name=other", "", nil)
+	r.must(t, 200, "POST", "/containers/other/update", `{"RestartPolicy":{"Name":"always"}}`, nil)
+	if lists(); list[0].Names[0] != "/other" || !strings.HasPrefix(list[0].Status, "Up ") {
+		t.Errorf("%+v", list)
+	}
+	r.must(t, 204, "POST", "/containers/other/stop?t=0", "", nil)
+	if lists(); !strings.HasPrefix(list[0].Status, "Exited") {
+		t.Errorf("%+v", list)
+	}
+}
