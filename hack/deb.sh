@@ -68,7 +68,7 @@ finish longshore-kubernetes all
 pkg=$tmp/longshore-docker
 install -D -m 644 "$from/50-docker.toml" "$pkg/usr/share/longshore/50-docker.toml"
 install -D -m 644 contrib/systemd/longshore-docker.socket "$pkg/lib/systemd/system/longshore-docker.socket"
-install -D -m 644 contrib/systemd/longshore-docker.conf "$pkg/lib/systemd/system/longshore.service.d/docker.conf"
+install -D -m 644 "$from/longshore-docker.drop-in" "$pkg/lib/systemd/system/longshore.service.d/docker.conf"
 install -D -m 644 "$from/longshore-docker.sysusers" "$pkg/usr/lib/sysusers.d/longshore-docker.conf"
 finish longshore-docker all
 

@@ -25,6 +25,7 @@ import (
 	"github.com/longshore/longshore/internal/engine/enginetest"
 	"github.com/longshore/longshore/internal/face"
 	"github.com/longshore/longshore/internal/face/cri"
+	"github.com/longshore/longshore/internal/face/docker"
 	"github.com/longshore/longshore/internal/face/mesos"
 	"github.com/longshore/longshore/internal/face/nomad"
 	"github.com/longshore/longshore/internal/face/nomad/nomadtest"
@@ -32,6 +33,7 @@ import (
 	"github.com/longshore/longshore/internal/face/swarm"
 	"github.com/longshore/longshore/internal/face/swarm/swarmtest"
 	"github.com/longshore/longshore/internal/face/testdata/echo"
+	"github.com/longshore/longshore/internal/solo"
 	"github.com/longshore/longshore/internal/state"
 )
 
@@ -69,6 +71,18 @@ func interfaces() map[string]iface {
 			return nomad.New(nomad.Options{Deps: face.Deps{Engine: n.As(core.OwnerNomad), Logger: log}, Config: nomad.DefaultConfig()})
 		}), createNomad},
 		"swarm": swarmInterface(),
+		"docker": {func(t *testing.T, n *enginetest.Node) func(context.Context, net.Listener) error {
+			t.Helper()
+			networks := noNetworks{}
+			f, err := docker.New(docker.Options{
+				Deps: face.Deps{Engine: n.As(core.OwnerDocker), Logger: log}, Config: docker.DefaultConfig(), Node: solo.NewNode(n.Engine, networks), Root: t.TempDir(),
+				Transfers: n.Images, Networks: networks,
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return func(ctx context.Context, l net.Listener) error { return f.Serve(ctx, fullSocket{l}) }
+		}, createDocker},
 		"testdata/echo": {serve(func(t *testing.T, n *enginetest.Node) (face.Face, error) {
 			t.Helper()
 			return &echo.Face{Deps: face.Deps{Engine: n.As(core.OwnerCLI), Logger: log}, LogDir: t.TempDir()}, nil
@@ -83,6 +97,16 @@ func interfaces() map[string]iface {
 		}, createControl},
 	}
 }
+
+// noNetworks has no networks that users define.
+type noNetworks struct{ solo.Networks }
+
+func (noNetworks) Defined() []core.NetworkDefinition { return nil }
+
+// fullSocket is a listener with the name of Docker's full socket.
+type fullSocket struct{ net.Listener }
+
+func (fullSocket) SocketName() string { return docker.FullSocket }
 
 // swarmInterface is the one that dials: its client is a manager, which the node joins.
 func swarmInterface() iface {
@@ -131,12 +155,22 @@ func createCRI(t *testing.T, socket, image string) error {
 
 func createMesos(t *testing.T, socket, image string) error {
 	t.Helper()
+	return post(t, socket, "/api/v1", `{"type":"LAUNCH_CONTAINER","launch_container":{"container_id":{"value":"a"},"command":{"value":"serve"},`+
+		`"container":{"type":"MESOS","mesos":{"image":{"type":"DOCKER","docker":{"name":"`+image+`"}}}}}}`)
+}
+
+func createDocker(t *testing.T, socket, image string) error {
+	t.Helper()
+	return post(t, socket, "/containers/create?name=a", `{"Cmd":["serve"],"Image":"`+image+`"}`)
+}
+
+// post sends a request in JSON to a socket.
+func post(t *testing.T, socket, path, body string) error {
+	t.Helper()
 	tr := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", socket)
 	}}
-	body := `{"type":"LAUNCH_CONTAINER","launch_container":{"container_id":{"value":"a"},"command":{"value":"serve"},` +
-		`"container":{"type":"MESOS","mesos":{"image":{"type":"DOCKER","docker":{"name":"` + image + `"}}}}}}`
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://mesos/api/v1", strings.NewReader(body))
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://node"+path, strings.NewReader(body))
 	if err != nil {
 		return err
 	}
@@ -147,7 +181,7 @@ func createMesos(t *testing.T, socket, image string) error {
 	}
 	defer func() { _ = resp.Body.Close() }()
 	text, err := io.ReadAll(resp.Body)
-	if err == nil && resp.StatusCode != http.StatusOK {
+	if err == nil && resp.StatusCode >= http.StatusMultipleChoices {
 		err = fmt.Errorf("%s: %s", resp.Status, text)
 	}
 	return err

@@ -143,7 +143,7 @@ func New(o Options) (*Face, error) {
 		return nil, err
 	}
 	f := &Face{o: o, own: o.Engine, log: o.Logger.With(slog.String("face", Name)), waiting: map[core.ID][]*pendingJoin{}}
-	f.events = &events.Server{Engine: o.Engine, Describe: f.describe, Endpoints: f.endpoints, Logger: f.log}
+	f.events = &events.Server{Engine: o.Engine, Describe: f.describe, Endpoints: f.endpoints, Logger: f.log, HidesEnv: hidesEnv}
 	f.execs.f = f
 	f.makeParts()
 	var err error

@@ -471,6 +471,11 @@ func TestTheReadSocket(t *testing.T) {
 			t.Errorf("%s: %d %s", path, code, text)
 		}
 	}
+	r.must(t, 204, "POST", "/containers/web/start", "", nil)
+	r.must(t, 201, "POST", "/containers/web/exec", `{"Cmd":["cat","planted"]}`, nil)
+	if code, text := ask("GET", fmt.Sprintf("/events?since=1&until=%d", time.Now().Unix()+1)); code != 200 || !strings.Contains(text, `"exec_create"`) || strings.Contains(text, "planted") {
+		t.Errorf("events: %d %s", code, text)
+	}
 	for _, path := range []string{"/containers/web/json/../archive?path=/", "/containers/web/%61rchive?path=/", "/containers/web/export", "/containers/web//json/../export", "/images/get?names=busybox"} {
 		if code, text := ask("GET", path); code == 200 {
 			t.Errorf("%s: %d %.200s", path, code, text)

@@ -142,8 +142,8 @@ func TestOtherOwnersAreShown(t *testing.T) {
 	r.must(t, 404, "GET", "/containers/"+string(made[core.OwnerNomad].ID)+"/json", "", nil)
 }
 
-// TestListsFollowChanges lists a container before and after changes, at once with other lists: what was decoded for one list must not
-// hide a change from the next.
+// TestListsFollowChanges lists a container before and after changes, at once with other lists: each list shows the present state,
+// although records that were decoded for one list serve the next.
 func TestListsFollowChanges(t *testing.T) {
 	r := newRig(t)
 	r.made(t, "web", `{"Image":"busybox"}`)

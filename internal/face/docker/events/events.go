@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"maps"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -35,6 +36,8 @@ type Server struct {
 	// Endpoints returns the networks of a container that was started; nil returns none. It must not call the Server.
 	Endpoints func(core.ID) []Endpoint
 	Logger    *slog.Logger
+	// HidesEnv reports whether a client must not see environments, which the commands of execs can have too; nil is no client.
+	HidesEnv func(ctx context.Context) bool
 
 	log log
 
@@ -112,7 +115,14 @@ func (s *Server) events(w http.ResponseWriter, r *dockerhttp.Request) error {
 	if err := stream.Start(); err != nil {
 		return err
 	}
+	hides := s.HidesEnv != nil && s.HidesEnv(r.Context())
 	send := func(e *dockertypes.Event) error {
+		if hides && strings.HasPrefix(e.Action, "exec_") {
+			short := *e
+			short.Action, _, _ = strings.Cut(e.Action, ":")
+			short.Status = short.Action
+			e = &short
+		}
 		if !selects(f, e) || e.Type == Image && e.Action == "create" && r.API.Before("1.46") {
 			return nil
 		}
