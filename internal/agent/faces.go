@@ -142,8 +142,12 @@ func openDocker(n *node) func(context.Context, face.Deps) (face.Face, error) {
 		if n.systemdCgroups() {
 			driver = "systemd"
 		}
+		var all *engine.Client
+		if len(n.cfg.Face.Docker.Show) > 0 {
+			all = n.engine.All()
+		}
 		return docker.New(docker.Options{
-			CgroupDriver: driver, CDIDirs: n.cfg.Engine.CDIDirs, Swarm: n.swarmMember,
+			All: all, CgroupDriver: driver, CDIDirs: n.cfg.Engine.CDIDirs, Swarm: n.swarmMember,
 			Deps: d, Config: n.cfg.Face.Docker, Node: n.solo, Root: n.cfg.Agent.Root, Unified: func() bool { return n.cgroups.Mode() == core.CgroupV2 },
 			Transfers: n.images, Paused: n.store.Scope("docker-commits", false), Execs: n.store.Scope("docker-execs", false), Namespaces: n.keeper.Namespaces, Networks: n.network,
 			Others: []*engine.Client{n.engine.As(core.OwnerCLI)}, Bridge: n.cfg.Network.Bridge, Registry: n.cfg.Images.DefaultRegistry,
