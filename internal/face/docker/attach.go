@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -66,8 +68,8 @@ func (f *Face) attach(w http.ResponseWriter, r *dockerhttp.Request) error {
 	}
 	conn, err := r.Hijack(w, r.MediaType(c.Main.TTY))
 	if err != nil {
-		s.close()
 		f.leave(c.ID, wait)
+		s.close()
 		return err
 	}
 	defer func() { _ = conn.Close() }()
@@ -134,19 +136,33 @@ func (f *Face) abandon(id core.ID) {
 	delete(f.waiting, id)
 }
 
-// leave removes a client that waits for a container's next run.
+// leave removes a client that waits for a container's next run. If the run is starting, it waits until the client's session
+// is open, so that the caller can close it. p may be nil.
 func (f *Face) leave(id core.ID, p *pendingJoin) {
+	if p == nil || f.unregister(id, p) {
+		return
+	}
+	select {
+	case <-p.begun:
+	case <-p.gone:
+	}
+}
+
+// unregister removes a waiting client and reports whether it was still registered.
+func (f *Face) unregister(id core.ID, p *pendingJoin) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	var rest []*pendingJoin
-	for _, q := range f.waiting[id] {
-		if q != p {
-			rest = append(rest, q)
-		}
+	list := f.waiting[id]
+	at := slices.Index(list, p)
+	if at < 0 {
+		return false
 	}
-	if f.waiting[id] = rest; rest == nil {
+	if list = slices.Delete(list, at, at+1); len(list) == 0 {
 		delete(f.waiting, id)
+		return true
 	}
+	f.waiting[id] = list
+	return true
 }
 
 // open makes the session with the process.
@@ -271,7 +287,7 @@ func detachKeys(text string) ([]byte, error) {
 		return []byte{16, 17}, nil
 	}
 	var keys []byte
-	for _, word := range splitKeys(text) {
+	for _, word := range strings.Split(text, ",") {
 		switch {
 		case len(word) == 1:
 			keys = append(keys, word[0])
@@ -292,17 +308,6 @@ func detachKeys(text string) ([]byte, error) {
 		}
 	}
 	return keys, nil
-}
-
-func splitKeys(text string) (list []string) {
-	start := 0
-	for i := range len(text) {
-		if text[i] == ',' {
-			list = append(list, text[start:i])
-			start = i + 1
-		}
-	}
-	return append(list, text[start:])
 }
 
 // copyKeys copies the input of a terminal, and returns errDetached at the detach keys.

@@ -1,6 +1,7 @@
 package docker
 
 import (
+	"context"
 	"io"
 	"net"
 	"net/http"
@@ -179,4 +180,32 @@ func TestListsFollowChanges(t *testing.T) {
 	if lists(); !strings.HasPrefix(list[0].Status, "Exited") {
 		t.Errorf("%+v", list)
 	}
+}
+
+// TestAClientLeavesDuringAStart leaves while the session is opened: leave returns after that, so that the caller can close it.
+func TestAClientLeavesDuringAStart(t *testing.T) {
+	f := newRig(t).face
+	p := &pendingJoin{begun: make(chan struct{}), gone: make(chan struct{})}
+	opening, opened := make(chan struct{}), false
+	p.begin = func(context.Context) {
+		close(opening)
+		opened = true
+		close(p.begun)
+	}
+	f.waiting["c"] = []*pendingJoin{p}
+	go f.join(t.Context(), "c")
+	<-opening
+	f.leave("c", p)
+	if !opened {
+		t.Error("leave returned before the session was open")
+	}
+	f.leave("c", nil)
+
+	q := &pendingJoin{begun: make(chan struct{}), gone: make(chan struct{})}
+	f.waiting["c"] = []*pendingJoin{q}
+	f.leave("c", q)
+	if len(f.waiting) != 0 {
+		t.Errorf("clients still wait: %v", f.waiting)
+	}
+	f.join(t.Context(), "c") // q.begin is nil: nobody calls it
 }
