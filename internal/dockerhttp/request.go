@@ -1,6 +1,7 @@
 package dockerhttp
 
 import (
+	"bytes"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -104,7 +105,7 @@ func (r *Request) Decode(v any) error {
 
 // DecodeJSON reads one JSON document. An empty one leaves v as it is.
 func DecodeJSON(data []byte, v any) error {
-	d := json.NewDecoder(strings.NewReader(string(data)))
+	d := json.NewDecoder(bytes.NewReader(data))
 	switch err := d.Decode(v); {
 	case errors.Is(err, io.EOF):
 		return nil

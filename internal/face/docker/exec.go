@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -152,7 +153,7 @@ func (x *execs) createExec(w http.ResponseWriter, r *dockerhttp.Request) error {
 		return err
 	}
 	x.add(e)
-	x.f.publish(c, "exec_create: "+line(cfg.Cmd), map[string]string{"execID": string(e.id)})
+	x.f.publish(c, "exec_create: "+strings.Join(cfg.Cmd, " "), map[string]string{"execID": string(e.id)})
 	return dockerhttp.Reply(w, http.StatusCreated, madeExec{string(e.id)})
 }
 
@@ -160,17 +161,6 @@ func newExecID() core.ProcessID {
 	var b [32]byte
 	_, _ = rand.Read(b[:]) // never fails
 	return core.ProcessID(hex.EncodeToString(b[:]))
-}
-
-func line(words []string) string {
-	out := ""
-	for i, w := range words {
-		if i > 0 {
-			out += " "
-		}
-		out += w
-	}
-	return out
 }
 
 // executable returns dockerd's error for a container that does not run.
@@ -194,7 +184,7 @@ func (x *execs) process(c core.Container, e *execution) (core.ProcessConfig, err
 	}
 	var env []string
 	for _, v := range e.cfg.Env {
-		if len(v) > 0 && v[0] != '=' && contains(v, '=') {
+		if strings.IndexByte(v, '=') > 0 {
 			env = append(env, v)
 		}
 	}
@@ -212,15 +202,6 @@ func (x *execs) process(c core.Container, e *execution) (core.ProcessConfig, err
 		cfg.IO.Stdin, cfg.Attach.Stdin = core.StdinOnce, true
 	}
 	return cfg, nil
-}
-
-func contains(s string, b byte) bool {
-	for i := range len(s) {
-		if s[i] == b {
-			return true
-		}
-	}
-	return false
 }
 
 // execStart is the body of a request to start an exec.
@@ -285,7 +266,7 @@ func (x *execs) begin(ctx context.Context, c core.Container, e *execution) (*att
 	}
 	e.started = true
 	x.store(e)
-	x.f.publish(c, "exec_start: "+line(e.cfg.Cmd), map[string]string{"execID": string(e.id)})
+	x.f.publish(c, "exec_start: "+strings.Join(e.cfg.Cmd, " "), map[string]string{"execID": string(e.id)})
 	run := attach.Exec{Engine: x.f.own, Log: x.f.log, Owner: core.OwnerDocker, Call: "docker exec"}
 	at, err := run.Start(context.WithoutCancel(ctx), c.ID, cfg)
 	if err != nil {
@@ -360,7 +341,7 @@ func (x *execs) finishExec(ctx context.Context, c core.Container, e *execution, 
 		}
 		code = core.LostCode
 	}
-	x.ended(ctx, c, e, code)
+	x.ended(c, e, code)
 	run := attach.Exec{Engine: x.f.own, Log: x.f.log, Owner: core.OwnerDocker, Call: "docker exec"}
 	run.End(ctx, at, false)
 	_ = x.f.own.ForgetExit(ctx, at.Ref) // the exec has the code
@@ -373,7 +354,7 @@ func running(c *core.Container, id core.ProcessID) bool {
 }
 
 // ended records the end of an exec's process.
-func (x *execs) ended(_ context.Context, c core.Container, e *execution, code int) {
+func (x *execs) ended(c core.Container, e *execution, code int) {
 	e.mu.Lock()
 	e.running, e.code, e.ended = false, &code, time.Now()
 	x.store(e)

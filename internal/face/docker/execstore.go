@@ -80,7 +80,7 @@ func (x *execs) learn(ctx context.Context, c core.Container, e *execution) {
 	} else if a, err := x.f.own.KeptExit(ctx, ref); err == nil {
 		code = a.Exit.Status()
 	}
-	x.ended(ctx, c, e, code)
+	x.ended(c, e, code)
 	run := attach.Exec{Engine: x.f.own, Log: x.f.log, Owner: core.OwnerDocker, Call: "docker exec"}
 	at := &attach.Session{Engine: x.f.own, Ref: ref}
 	run.End(ctx, at, false)

@@ -99,15 +99,12 @@ func stopOptions(r *dockerhttp.Request, call string) (engine.StopOptions, error)
 		}
 		grace := time.Duration(n) * time.Second
 		if n < 0 {
-			grace = forever
+			grace = translate.Forever
 		}
 		opts.Grace = &grace
 	}
 	return opts, nil
 }
-
-// forever is a grace period without an end.
-const forever = 100 * 365 * 24 * time.Hour
 
 func (v verbs) stop(w http.ResponseWriter, r *dockerhttp.Request) error {
 	ctx := context.WithoutCancel(r.Context()) // a client that leaves does not undo half of it

@@ -72,7 +72,7 @@ func (c *Create) Request(name string, network func(string) (string, error)) (Req
 	if c.StopTimeout != nil {
 		grace := time.Duration(*c.StopTimeout) * time.Second
 		if *c.StopTimeout < 0 {
-			grace = forever
+			grace = Forever
 		}
 		req.StopGrace = durationpb.New(grace)
 	}
@@ -89,8 +89,8 @@ func (c *Create) Request(name string, network func(string) (string, error)) (Req
 	return Request{CreateRequest: req, Mounts: m, CgroupParent: h.CgroupParent, Spec: c.spec()}, nil
 }
 
-// forever is a grace period without an end, for clients that set -1.
-const forever = 100 * 365 * 24 * time.Hour
+// Forever is a grace period without an end, for clients that set -1.
+const Forever = 100 * 365 * 24 * time.Hour
 
 func mode(text string) string {
 	if text == defaultMode {
