@@ -12,6 +12,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -208,7 +209,7 @@ func (t Table) Shown(sb core.Sandbox) (core.Sandbox, error) {
 			return sb, err
 		}
 		if addr := common(&sb.Network, &other); addr.IsValid() {
-			hosts[addr.String()] = slices.Concat(hosts[addr.String()], l.Names)
+			hosts[addr.String()] = slices.Concat(hosts[addr.String()], []string{strings.Join(l.Names, " ")})
 		}
 	}
 	sb.Config.Network.Hosts = hosts

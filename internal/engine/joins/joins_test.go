@@ -208,7 +208,7 @@ func TestShownHasTheAddressesOfLinks(t *testing.T) {
 	r := newRig(t)
 	_, target := r.run("target", all)
 	_, gone := r.run("gone", all)
-	links := []core.Link{{Container: target.ID, Names: []string{"db", "target"}}, {Container: gone.ID, Names: []string{"old"}}}
+	links := []core.Link{{Container: target.ID, Names: []string{"db target"}}, {Container: gone.ID, Names: []string{"old"}}}
 	sb, c, err := r.create("links", core.SandboxConfig{Namespaces: all, Network: core.NetworkConfig{Links: links, Hosts: map[string][]string{"192.0.2.1": {"own"}}}})
 	if err != nil {
 		t.Fatal(err)
@@ -223,7 +223,7 @@ func TestShownHasTheAddressesOfLinks(t *testing.T) {
 		return shown.Config.Network.Hosts
 	}
 	address := r.sandbox(target.Sandbox).Network.Interfaces[0].Addrs[0].Addr().String()
-	if got := shown(); len(got) != 3 || !slices.Equal(got[address], []string{"db", "target"}) || got["192.0.2.1"][0] != "own" {
+	if got := shown(); len(got) != 3 || !slices.Equal(got[address], []string{"db target"}) || got["192.0.2.1"][0] != "own" {
 		t.Errorf("both run: %q, the address is %s", got, address)
 	}
 	r.ends(target)

@@ -205,7 +205,7 @@ ff02::2	ip6-allrouters
 `
 
 // Hosts returns a hosts file: the sandbox's own names at its addresses (or at a loopback address
-// when it has none), then extra, address to names.
+// when it has none), then extra, address to lines of names.
 func Hosts(name, domain string, addrs []netip.Addr, extra map[string][]string) []byte {
 	b := bytes.NewBufferString(hostsHead)
 	names := []string{name}
@@ -238,10 +238,14 @@ func withGateway(hosts map[string][]string, gateways []netip.Addr) map[string][]
 	return hosts
 }
 
+// writeExtra writes a line for each entry, as dockerd does: of several names in one line, the first would be
+// the canonical name of all. An entry with spaces is a name and its aliases.
 func writeExtra(b *bytes.Buffer, extra map[string][]string) {
 	for _, a := range slices.Sorted(maps.Keys(extra)) {
-		if addr, w := words([]string{a}), words(extra[a]); addr != "" && w != "" {
-			fmt.Fprintf(b, "%s\t%s\n", addr, w)
+		for _, entry := range extra[a] {
+			if addr, w := words([]string{a}), words(strings.Fields(entry)); addr != "" && w != "" {
+				fmt.Fprintf(b, "%s\t%s\n", addr, w)
+			}
 		}
 	}
 }

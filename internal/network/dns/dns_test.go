@@ -78,12 +78,12 @@ func TestRender(t *testing.T) {
 	sb := core.Sandbox{
 		Config: core.SandboxConfig{
 			Hostname: "web", Domainname: "example.org",
-			Network: core.NetworkConfig{Hosts: map[string][]string{"10.0.0.9": {"db", "db2"}}},
+			Network: core.NetworkConfig{Hosts: map[string][]string{"10.0.0.9": {"db", "db2 db3"}}},
 		},
 		Network: core.NetworkStatus{Addrs: []netip.Addr{netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("fd00::2")}},
 	}
 	f := Render(sb, Host{Resolv: core.DNS{Servers: []string{"10.1.1.1"}}})
-	for _, want := range []string{"127.0.0.1\tlocalhost\n", "10.0.0.2\tweb.example.org web\n", "fd00::2\tweb.example.org web\n", "10.0.0.9\tdb db2\n"} {
+	for _, want := range []string{"127.0.0.1\tlocalhost\n", "10.0.0.2\tweb.example.org web\n", "fd00::2\tweb.example.org web\n", "10.0.0.9\tdb\n10.0.0.9\tdb2 db3\n"} {
 		if !strings.Contains(string(f.Hosts), want) {
 			t.Errorf("hosts lacks %q:\n%s", want, f.Hosts)
 		}

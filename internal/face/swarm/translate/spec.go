@@ -163,7 +163,7 @@ func (a Task) hosts() (map[string][]string, error) {
 		if hosts == nil {
 			hosts = map[string][]string{}
 		}
-		hosts[words[0]] = append(hosts[words[0]], words[1:]...)
+		hosts[words[0]] = append(hosts[words[0]], strings.Join(words[1:], " "))
 	}
 	return hosts, nil
 }

@@ -262,7 +262,7 @@ func TestATaskInFull(t *testing.T) {
 		t.Fatal(err)
 	}
 	if sb.Hostname != "node1-3" || sb.Namespaces.Net.Mode != core.Shared || !slices.Equal(sb.Network.Ports, []core.Port{{Proto: "tcp", Host: 8080, Container: 80}, {Proto: "tcp", Container: 81}, {Proto: "tcp", Container: 81}, {Proto: "udp", Host: 8080, Container: 53}}) ||
-		!reflect.DeepEqual(sb.Network.Hosts, map[string][]string{"10.0.0.9": {"db", "db.local", "cache"}}) || !slices.Equal(sb.Network.DNS.Servers, []string{"9.9.9.9"}) {
+		!reflect.DeepEqual(sb.Network.Hosts, map[string][]string{"10.0.0.9": {"db db.local", "cache"}}) || !slices.Equal(sb.Network.DNS.Servers, []string{"9.9.9.9"}) {
 		t.Errorf("sandbox %+v", sb)
 	}
 	c, err := a.Container(core.Image{ID: "sha256:x"}, Place{Log: "/logs/x.log", Files: []string{"/secrets/0"}})
