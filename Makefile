@@ -209,10 +209,11 @@ e2e-cli: build ## lines and templates that people type from memory, to longshore
 	docker=$(CURDIR)/.cache/docker-forky; hack/dockerd.sh $$docker forky || docker=; \
 	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_DOCKER_DIR=$$docker PODMAN=$${PODMAN:-podman} LONGSHORE_TEST_PATIENCE=$${LONGSHORE_TEST_PATIENCE:-5} $(GO) test -count=1 -timeout 45m -v ./test/tour
 
-e2e-docker: build ## Debian's docker CLI, docker-compose, docker-py and npm's dockerode on the node (RUN=)
+e2e-docker: build ## clients of Docker's API on the node, and the suites of MOBY_TESTS=, CLI_E2E= … (RUN=)
 	hack/deps.sh test
 	docker=$(CURDIR)/.cache/docker; hack/dockerd.sh $$docker || docker=; \
 	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_TEST_PARALLEL=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_DOCKER_DIR=$$docker $(GO) test -parallel 3 -count=1 -timeout 10m -v $(if $(RUN),-run $(RUN)) ./test/dockerclients
+	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_DOCKER_DIR=$(CURDIR)/.cache/docker-forky $(GO) test -p 1 -count=1 -timeout 2h -v $(if $(RUN),-run $(RUN)) ./test/e2e/docker
 
 e2e-docker-beside: build ## the same 880 requests to dockerd 28 and to the Docker face, answers compared (SCENE=)
 	hack/deps.sh test
