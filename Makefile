@@ -10,7 +10,7 @@ help: ## list the targets
 	clean chaos kills streams damages removals board overlay-stages e2e-hub attack exchanges seizures \
 	e2e-cri e2e-cri2017 e2e-kubelet e2e-cluster e2e-nomad e2e-nomad-recover e2e-nomad-vm e2e-mesos \
 	e2e-mesosgo e2e-swarm e2e-swarm-vm e2e-swarmkit e2e-gossip e2e-kata e2e-kata-client e2e-kata-vm \
-	e2e-kata-stress e2e-kata-figures e2e-oci e2e-cli e2e-docker e2e-docker-beside e2e-servers vm-test vm-systemd vm-powercut vm-services \
+	e2e-kata-stress e2e-kata-figures e2e-oci e2e-cli e2e-docker e2e-dockerclients e2e-docker-beside e2e-servers vm-test vm-systemd vm-powercut vm-services \
 	root-parents test-long bench bench-grants bench-cli bench-network bench-overlay bench-gossip \
 	bench-hub
 
@@ -214,6 +214,11 @@ e2e-docker: build ## clients of Docker's API on the node, and the suites of MOBY
 	docker=$(CURDIR)/.cache/docker; hack/dockerd.sh $$docker || docker=; \
 	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_TEST_PARALLEL=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_DOCKER_DIR=$$docker $(GO) test -parallel 3 -count=1 -timeout 10m -v $(if $(RUN),-run $(RUN)) ./test/dockerclients
 	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_DOCKER_DIR=$(CURDIR)/.cache/docker-forky $(GO) test -p 1 -count=1 -timeout 2h -v $(if $(RUN),-run $(RUN)) ./test/e2e/docker
+
+e2e-dockerclients: build ## docker's command line 29 and compose 5, built from their Go modules, on the node (RUN=)
+	hack/deps.sh test
+	PATH="$$(hack/go.sh):$$PATH" test/e2e/dockerclients/build.sh .cache/dockerclients
+	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_TEST_PARALLEL=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_DOCKER_DIR=$(CURDIR)/.cache/dockerclients $(GO) test -parallel 3 -count=1 -timeout 10m -v -run $(or $(RUN),'^TestDocker[RKCS]') ./test/dockerclients
 
 e2e-docker-beside: build ## the same 880 requests to dockerd 28 and to the Docker face, answers compared (SCENE=)
 	hack/deps.sh test

@@ -126,6 +126,16 @@ dockercli() {
     sum dockercli ./test/dockerclients -p 1 -parallel 3 -count=1 -timeout 5m -run '^TestDocker'
 }
 
+# Docker's newest command line and compose drive the node, built from their Go modules.
+dockerclients() {
+  local dir=$cache/dockerclients code=0
+  test/e2e/dockerclients/build.sh "$dir" || code=$?
+  [ "$code" -ne 75 ] || { echo 'dockerclients: nothing was run'; return 0; }
+  [ "$code" -eq 0 ] || return "$code"
+  CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_TEST_PARALLEL=1 LONGSHORE_BIN="$PWD/bin" LONGSHORE_DOCKER_DIR="$dir" \
+    sum dockerclients ./test/dockerclients -p 1 -parallel 3 -count=1 -timeout 5m -run '^TestDocker(Runs|KeepsContainers|Connects|Ships|Compose.*)$'
+}
+
 # A real Swarm manager drives the node: Debian's own dockerd.
 swarm() { besidedockerd swarm ''; }
 
@@ -235,6 +245,7 @@ stage parents parents
 stage mesosgo mesosgo
 stage swarm swarm
 stage dockercli dockercli
+stage dockerclients dockerclients
 stage swarm28 swarm28
 stage templates templates
 stage beside beside
