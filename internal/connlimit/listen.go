@@ -2,6 +2,7 @@ package connlimit
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"net"
 	"sync"
@@ -98,6 +99,9 @@ func (c *conn) Close() error {
 	return c.Conn.Close()
 }
 
+// NetConn returns the connection without the limit, as that of a tls.Conn does. Only Close of the outer one releases the slot.
+func (c *conn) NetConn() net.Conn { return c.Conn }
+
 // RemoteAddr implements net.Conn. The address leads to the slot, because it is all that a gRPC
 // server shows to its interceptors of a connection.
 func (c *conn) RemoteAddr() net.Addr { return addr{c.Conn.RemoteAddr(), c.slot} }
@@ -110,7 +114,7 @@ type addr struct {
 // slotOf returns the slot of a connection that a Limit has admitted, also below TLS; nil for
 // others.
 func slotOf(c net.Conn) *Slot {
-	if t, ok := c.(interface{ NetConn() net.Conn }); ok { // *tls.Conn
+	if t, ok := c.(*tls.Conn); ok {
 		c = t.NetConn()
 	}
 	if own, ok := c.(*conn); ok {

@@ -16,10 +16,13 @@ type Server struct {
 	// ConnContext returns the context of a connection; nil is that of Serve.
 	ConnContext func(ctx context.Context, c net.Conn) context.Context
 	Log         *slog.Logger
+	// Limit bounds the connections; nil does not.
+	Limit *connlimit.Limit
 }
 
 const (
 	readHeaderTimeout = 10 * time.Second
+	idleTimeout       = 5 * time.Minute
 	maxHeaderBytes    = 128 << 10
 )
 
@@ -29,9 +32,17 @@ type serverKey struct{}
 // Serve answers requests at a listener until ctx ends, and then returns its cause. Connections that are open then are closed.
 func Serve(ctx context.Context, l net.Listener, s Server) error {
 	server := &http.Server{
-		Handler: s.Handler, ReadHeaderTimeout: readHeaderTimeout, MaxHeaderBytes: maxHeaderBytes,
+		Handler: s.Handler, ReadHeaderTimeout: readHeaderTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
 		BaseContext: func(net.Listener) context.Context { return context.WithValue(ctx, serverKey{}, ctx) }, ConnContext: s.ConnContext,
 		ErrorLog: slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
+		ConnState: func(c net.Conn, state http.ConnState) {
+			connlimit.Busy(c, state == http.StateActive || state == http.StateHijacked)
+		},
+	}
+	if s.Limit != nil {
+		l = s.Limit.Listen(l)
+	} else {
+		l = connlimit.Lasting(l)
 	}
 	stopped := make(chan struct{})
 	go func() {
@@ -39,7 +50,7 @@ func Serve(ctx context.Context, l net.Listener, s Server) error {
 		<-ctx.Done()
 		_ = server.Close()
 	}()
-	err := server.Serve(connlimit.Lasting(l))
+	err := server.Serve(l)
 	if ctx.Err() != nil {
 		<-stopped
 		return context.Cause(ctx)

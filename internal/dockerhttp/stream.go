@@ -69,6 +69,28 @@ func (s *Stream) Send(v any) error {
 	return http.NewResponseController(s.w).Flush()
 }
 
+// Document returns the bytes that Send would send, for SendDocument.
+func Document(v any) ([]byte, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(crlf{&b})
+	e.SetEscapeHTML(false)
+	err := e.Encode(v)
+	return b.Bytes(), err
+}
+
+// SendDocument sends a document that several streams share.
+func (s *Stream) SendDocument(doc []byte) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.start(); err != nil {
+		return err
+	}
+	if _, err := s.w.Write(doc); err != nil {
+		return err
+	}
+	return http.NewResponseController(s.w).Flush()
+}
+
 // Fail sends an error in the form of streams that have begun.
 func (s *Stream) Fail(err error) {
 	text := Text(err)
@@ -122,10 +144,28 @@ func (c *Conn) Read(b []byte) (int, error) { return c.in.Read(b) }
 
 // CloseWrite ends the output, while input may still come.
 func (c *Conn) CloseWrite() error {
-	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
-		return half.CloseWrite()
+	for conn := c.Conn; conn != nil; conn = inner(conn) {
+		if half, ok := conn.(interface{ CloseWrite() error }); ok {
+			return half.CloseWrite()
+		}
 	}
 	return nil
+}
+
+// inner returns the connection below one with TLS or with a limit; nil if there is none.
+func inner(c net.Conn) net.Conn {
+	if outer, ok := c.(interface{ NetConn() net.Conn }); ok {
+		return outer.NetConn()
+	}
+	return nil
+}
+
+// innermost returns the connection of the kernel.
+func innermost(c net.Conn) net.Conn {
+	for next := inner(c); next != nil; next = inner(c) {
+		c = next
+	}
+	return c
 }
 
 // Hijack takes the connection from the server and sends the header: 101 to clients that ask for an upgrade, otherwise 200. After it no
@@ -176,7 +216,7 @@ const headPatience = time.Second
 // directly from the socket, so it loses output that arrives together with the header. The kernel counts the bytes that nobody has read
 // but does not notify of them.
 func headRead(conn net.Conn) {
-	sys, ok := conn.(*net.UnixConn)
+	sys, ok := innermost(conn).(*net.UnixConn)
 	if !ok {
 		return
 	}
@@ -254,7 +294,7 @@ const leftInterval = time.Second
 // reading, so that the client's input stays for the process. It is never closed for TCP, which does not tell the two.
 func (c *Conn) Left(ctx context.Context) <-chan struct{} {
 	left := make(chan struct{})
-	sys, ok := c.Conn.(syscall.Conn)
+	sys, ok := innermost(c.Conn).(syscall.Conn)
 	if !ok {
 		return left
 	}

@@ -94,16 +94,6 @@ type attachSession struct {
 
 // join opens the streams of the running process, or registers the client for the container's next one.
 func (s *attachSession) join(ctx context.Context) (*pendingJoin, error) {
-	s.f.mu.Lock()
-	defer s.f.mu.Unlock()
-	c, err := s.f.own.Container(ctx, s.c.ID)
-	if err != nil {
-		return nil, noSuchContainer(s.c.ID.Short())
-	}
-	if c.State == core.ContainerRunning {
-		s.c = c
-		return nil, s.open(ctx)
-	}
 	p := &pendingJoin{begun: make(chan struct{}), gone: make(chan struct{})}
 	p.begin = func(ctx context.Context) {
 		if err := s.open(ctx); err != nil {
@@ -111,7 +101,20 @@ func (s *attachSession) join(ctx context.Context) (*pendingJoin, error) {
 		}
 		close(p.begun)
 	}
+	s.f.mu.Lock()
 	s.f.waiting[s.c.ID] = append(s.f.waiting[s.c.ID], p)
+	s.f.mu.Unlock()
+	// The client is registered before the state is read, so that it misses no start, and without the mutex, so that a process with a
+	// slow keeper delays no other client.
+	c, err := s.f.own.Container(ctx, s.c.ID)
+	switch {
+	case err != nil:
+		s.f.leave(s.c.ID, p)
+		return nil, noSuchContainer(s.c.ID.Short())
+	case c.State == core.ContainerRunning && s.f.unregister(s.c.ID, p):
+		s.c = c
+		return nil, s.open(ctx)
+	}
 	return p, nil
 }
 

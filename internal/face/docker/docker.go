@@ -19,6 +19,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/longshore/longshore/internal/connlimit"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/dockerhttp"
 	"github.com/longshore/longshore/internal/dockertypes"
@@ -57,10 +58,13 @@ type Config struct {
 	ReadGroup string `toml:"read_group"`
 	// Show has the owners of further containers that are shown, read-only: cli, cri, swarm, nomad, mesos, kata.
 	Show []string `toml:"show"`
+	// MaxConnections bounds the open connections of each socket. For more the idle ones are closed, the longest first; if each has a
+	// request in progress, new connections wait.
+	MaxConnections int `toml:"max_connections"`
 }
 
 // DefaultConfig has the defaults of the configuration file.
-func DefaultConfig() Config { return Config{Socket: DefaultSocket} }
+func DefaultConfig() Config { return Config{Socket: DefaultSocket, MaxConnections: 1024} }
 
 // Validate returns InvalidArgument for values that cannot work.
 func (c Config) Validate() error {
@@ -71,6 +75,8 @@ func (c Config) Validate() error {
 		return invalid.Errorf("face.docker.read_socket %q is not an absolute path", c.ReadSocket)
 	case c.ReadSocket == c.Socket:
 		return invalid.Errorf("face.docker.read_socket is the same as face.docker.socket")
+	case c.MaxConnections < 1:
+		return invalid.Errorf("face.docker.max_connections %d is below 1", c.MaxConnections)
 	}
 	for _, owner := range c.Show {
 		if !slices.Contains(showable(), owner) {
@@ -179,7 +185,7 @@ func (f *Face) Serve(ctx context.Context, listeners ...net.Listener) error {
 	for _, l := range listeners {
 		h := f.mux(!isFull(l))
 		wg.Go(func() {
-			if err := dockerhttp.Serve(ctx, l, dockerhttp.Server{Handler: h, Log: f.log}); err != nil && ctx.Err() == nil {
+			if err := dockerhttp.Serve(ctx, l, dockerhttp.Server{Handler: h, Log: f.log, Limit: f.o.limit(l)}); err != nil && ctx.Err() == nil {
 				cancel(fmt.Errorf("serve %s: %w", l.Addr(), err))
 			}
 		})
@@ -194,6 +200,18 @@ func (f *Face) Serve(ctx context.Context, listeners ...net.Listener) error {
 
 // FullSocket is the name of the socket that answers all requests. All others answer only those that list and inspect.
 const FullSocket = "docker"
+
+// readSocket is the name of the read socket in metrics.
+const readSocket = "docker-read"
+
+// limit returns the limit of a socket's connections.
+func (o Options) limit(l net.Listener) *connlimit.Limit {
+	limit := connlimit.Options{Name: readSocket, Key: "face.docker.max_connections", Max: o.Config.MaxConnections}
+	if isFull(l) {
+		limit.Name = FullSocket
+	}
+	return o.Limits.Limit(limit)
+}
 
 // isFull reports whether a listener is that of the full socket.
 func isFull(l net.Listener) bool {

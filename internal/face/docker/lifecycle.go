@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
-	"time"
 
 	"github.com/containerd/errdefs"
 
@@ -97,10 +96,7 @@ func stopOptions(r *dockerhttp.Request, call string) (engine.StopOptions, error)
 		if err != nil {
 			return opts, invalid.Errorf("strconv.Atoi: parsing %q: invalid syntax", t)
 		}
-		grace := time.Duration(n) * time.Second
-		if n < 0 {
-			grace = translate.Forever
-		}
+		grace := translate.Grace(n)
 		opts.Grace = &grace
 	}
 	return opts, nil

@@ -10,13 +10,11 @@ import (
 	"log/slog"
 	"maps"
 	"net/http"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/dockerhttp"
-	"github.com/longshore/longshore/internal/dockertypes"
 	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/invalid"
 )
@@ -109,51 +107,41 @@ func (s *Server) events(w http.ResponseWriter, r *dockerhttp.Request) error {
 		s.settle()
 	}
 	s.mu.Unlock()
-	past, next, leave := s.log.read(since, until)
-	defer leave()
+	// The write of a client that does not read ends at once when its queue is full.
+	cut := func() { _ = http.NewResponseController(w).SetWriteDeadline(time.Now()) }
+	from := s.log.read(since, until, cut)
+	defer s.log.leave(from)
 	stream := dockerhttp.NewStream(w)
 	if err := stream.Start(); err != nil {
 		return err
 	}
 	hides := s.HidesEnv != nil && s.HidesEnv(r.Context())
-	send := func(e *dockertypes.Event) error {
-		if hides && strings.HasPrefix(e.Action, "exec_") {
-			short := *e
-			short.Action, _, _ = strings.Cut(e.Action, ":")
-			short.Status = short.Action
-			e = &short
+	send := func(e *entry) error {
+		if hides && e.short != nil {
+			e = e.short
 		}
-		if !selects(f, e) || e.Type == Image && e.Action == "create" && r.API.Before("1.46") {
+		if !selects(f, &e.Event) || e.Type == Image && e.Action == "create" && r.API.Before("1.46") {
 			return nil
 		}
-		return stream.Send(e)
-	}
-	for i := range past {
-		if err := send(&past[i]); err != nil {
-			return err
-		}
+		return stream.SendDocument(e.doc)
 	}
 	var end <-chan time.Time
 	if !until.IsZero() {
-		if left <= 0 {
-			return nil
-		}
-		timer := time.NewTimer(left)
+		timer := time.NewTimer(max(0, left))
 		defer timer.Stop()
 		end = timer.C
 	}
-	for {
-		select {
-		case e := <-next:
-			if err := send(&e); err != nil {
-				return err
-			}
-		case <-end:
-			return nil
-		case <-r.Context().Done():
-			return nil
+	for past := from.past; past > 0 || end == nil || left > 0; past-- {
+		e := s.log.next(from, r.Context().Done(), end, past > 0)
+		if e == nil || send(e) != nil {
+			break
 		}
+		s.log.sent(from)
 	}
+	if s.log.lost(from) {
+		panic(http.ErrAbortHandler) // the client must not take a part for all
+	}
+	return nil
 }
 
 // attributes returns the attributes of an event of a container, with those of the event itself.

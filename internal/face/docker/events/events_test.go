@@ -4,7 +4,9 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -284,29 +286,66 @@ func TestUntilInTheFutureEndsTheStream(t *testing.T) {
 	}
 }
 
-// TestSlowReader shows that a client that reads nothing delays nobody and loses the events beyond its queue.
+// TestSlowReader shows that a client that reads nothing delays nobody, and that its connection is cut when its queue is full.
 func TestSlowReader(t *testing.T) {
-	var l log
-	_, slow, leaveSlow := l.read(time.Time{}, time.Time{})
-	defer leaveSlow()
-	for i := range 2 * queued {
-		l.add(time.Unix(int64(i), 0), Volume, "create", fmt.Sprint(i), nil)
+	for name, size := range map[string]int{"many": 1, "large": queuedBytes / 8} {
+		t.Run(name, func(t *testing.T) {
+			var l log
+			cuts := 0
+			slow := l.read(time.Time{}, time.Time{}, func() { cuts++ })
+			text := strings.Repeat("x", size)
+			add := func(i int) {
+				l.add(time.Unix(int64(i), 0), Volume, "create", fmt.Sprint(i), map[string]string{"x": text})
+			}
+			n := 0
+			for ; !l.lost(slow); n++ {
+				if n > queued || slow.bytes > queuedBytes || cuts > 0 {
+					t.Fatalf("%d events, %d bytes, %d cuts", n, slow.bytes, cuts)
+				}
+				add(n)
+			}
+			add(n)
+			if cuts != 1 || len(slow.queue) != 0 || l.next(slow, nil, nil, false) != nil {
+				t.Errorf("%d cuts, %d events are queued", cuts, len(slow.queue))
+			}
+			past := l.read(time.Unix(1, 0), time.Time{}, nil)
+			if first := past.queue[0]; first.Actor.ID != fmt.Sprint(n+1-past.past) || past.past != min(kept, keptBytes/len(first.doc)) {
+				t.Errorf("%d events are kept, first %s", past.past, first.Actor.ID)
+			}
+			if l.count() != 2 {
+				t.Errorf("%d readers", l.count())
+			}
+			l.leave(past)
+			if past := l.read(time.Time{}, time.Time{}, nil); past.past != 0 || l.count() != 2 {
+				t.Errorf("%d events without a time, %d readers", past.past, l.count())
+			}
+		})
 	}
-	if len(slow) != queued || (<-slow).Actor.ID != "0" {
-		t.Errorf("%d events are queued", len(slow))
+}
+
+// TestClientThatDoesNotRead shows that readers share the documents of events, and that the connection of one that does not read is
+// closed, while another reads all.
+func TestClientThatDoesNotRead(t *testing.T) {
+	r := newRig(t, enginetest.New(t))
+	next := r.get(t, "/events", nil)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, r.url+"/events", nil)
+	if err != nil {
+		t.Fatal(err)
 	}
-	past, _, leave := l.read(time.Unix(1, 0), time.Time{})
-	if len(past) != kept || past[0].Actor.ID != fmt.Sprint(2*queued-kept) || past[0].Actor.Attributes == nil {
-		t.Errorf("%d events are kept, first %+v", len(past), past[0])
+	slow, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
 	}
-	if l.count() != 2 {
-		t.Errorf("%d readers", l.count())
+	defer func() { _ = slow.Body.Close() }()
+	text := strings.Repeat("x", 1<<20)
+	for i := 0; r.s.Readers() == 2; i++ { // the kernel's buffers are full at some time
+		r.s.Publish(Volume, "create", fmt.Sprint(i), map[string]string{"x": text})
+		if e, ok := next(); !ok || e.Actor.ID != fmt.Sprint(i) {
+			t.Fatalf("event %d: %v %s", i, ok, e.Actor.ID)
+		}
 	}
-	leave()
-	if past, _, leave := l.read(time.Time{}, time.Time{}); len(past) != 0 || l.count() != 2 {
-		t.Errorf("%d events without a time, %d readers", len(past), l.count())
-	} else {
-		leave()
+	if _, err := io.Copy(io.Discard, slow.Body); !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("the slow client's stream ends with %v", err)
 	}
 }
 
@@ -427,9 +466,9 @@ func TestStops(t *testing.T) {
 		}
 		var got []string
 		r.past(t, "")
-		past, _, leave := r.s.log.read(since, time.Time{})
-		leave()
-		for _, e := range past {
+		past := r.s.log.read(since, time.Time{}, nil)
+		r.s.log.leave(past)
+		for _, e := range past.queue {
 			if e.Type == Container {
 				got = append(got, strings.TrimSpace(e.Action+" "+e.Actor.Attributes["signal"]))
 			}

@@ -70,11 +70,7 @@ func (c *Create) Request(name string, network func(string) (string, error)) (Req
 		req.MemorySwappiness = &v
 	}
 	if c.StopTimeout != nil {
-		grace := time.Duration(*c.StopTimeout) * time.Second
-		if *c.StopTimeout < 0 {
-			grace = Forever
-		}
-		req.StopGrace = durationpb.New(grace)
+		req.StopGrace = durationpb.New(Grace(*c.StopTimeout))
 	}
 	for _, p := range slices.Sorted(maps.Keys(c.ExposedPorts)) {
 		req.Expose = append(req.Expose, string(p))
@@ -89,8 +85,16 @@ func (c *Create) Request(name string, network func(string) (string, error)) (Req
 	return Request{CreateRequest: req, Mounts: m, CgroupParent: h.CgroupParent, Spec: c.spec()}, nil
 }
 
-// Forever is a grace period without an end, for clients that set -1.
-const Forever = 100 * 365 * 24 * time.Hour
+// forever is a grace period without an end.
+const forever = 100 * 365 * 24 * time.Hour
+
+// Grace returns the grace period of a number of seconds. A negative one has no end.
+func Grace(seconds int) time.Duration {
+	if seconds < 0 || seconds > int(forever/time.Second) {
+		return forever
+	}
+	return time.Duration(seconds) * time.Second
+}
 
 func mode(text string) string {
 	if text == defaultMode {
