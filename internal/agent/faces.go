@@ -62,7 +62,8 @@ func (n *node) faceTable() []faceEntry {
 			name: docker.Name, owner: core.OwnerDocker, enabled: c.Docker.Enabled,
 			sockets: []sockets.Socket{
 				{Name: docker.FullSocket, Address: c.Docker.Socket, Group: c.Docker.Group, Shared: true},
-				{Name: "docker-read", Address: c.Docker.ReadSocket, Group: c.Docker.ReadGroup, Shared: true},
+				{Name: docker.ReadSocket, Address: c.Docker.ReadSocket, Group: c.Docker.ReadGroup, Shared: true},
+				{Name: docker.TCPSocket, Address: c.Docker.TCP},
 			},
 			open: openDocker(n),
 		},

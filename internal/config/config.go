@@ -194,7 +194,7 @@ func (c Config) CheckFiles() error {
 	for _, f := range []struct {
 		enabled bool
 		check   func() error
-	}{{c.Face.CRI.Enabled, c.Face.CRI.CheckFiles}, {c.Face.Mesos.Enabled, c.Face.Mesos.CheckFiles}} {
+	}{{c.Face.CRI.Enabled, c.Face.CRI.CheckFiles}, {c.Face.Mesos.Enabled, c.Face.Mesos.CheckFiles}, {c.Face.Docker.Enabled, c.Face.Docker.CheckFiles}} {
 		if f.enabled {
 			errs = append(errs, f.check())
 		}

@@ -2,6 +2,7 @@ package dockerhttp
 
 import (
 	"context"
+	"crypto/tls"
 	"log/slog"
 	"net"
 	"net/http"
@@ -18,6 +19,8 @@ type Server struct {
 	Log         *slog.Logger
 	// Limit bounds the connections; nil does not.
 	Limit *connlimit.Limit
+	// TLS is the config of a listener with TLS; nil is none.
+	TLS *tls.Config
 }
 
 const (
@@ -29,11 +32,20 @@ const (
 // serverKey is the key of the server's context in those of requests.
 type serverKey struct{}
 
+// connContext returns the context of a connection. It has the connection's slot for connlimit.Authenticate.
+func (s Server) connContext(ctx context.Context, c net.Conn) context.Context {
+	ctx = connlimit.ConnContext(ctx, c)
+	if s.ConnContext != nil {
+		ctx = s.ConnContext(ctx, c)
+	}
+	return ctx
+}
+
 // Serve answers requests at a listener until ctx ends, and then returns its cause. Connections that are open then are closed.
 func Serve(ctx context.Context, l net.Listener, s Server) error {
 	server := &http.Server{
 		Handler: s.Handler, ReadHeaderTimeout: readHeaderTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
-		BaseContext: func(net.Listener) context.Context { return context.WithValue(ctx, serverKey{}, ctx) }, ConnContext: s.ConnContext,
+		BaseContext: func(net.Listener) context.Context { return context.WithValue(ctx, serverKey{}, ctx) }, ConnContext: s.connContext,
 		ErrorLog: slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
 		ConnState: func(c net.Conn, state http.ConnState) {
 			connlimit.Busy(c, state == http.StateActive || state == http.StateHijacked)
@@ -50,6 +62,9 @@ func Serve(ctx context.Context, l net.Listener, s Server) error {
 		<-ctx.Done()
 		_ = server.Close()
 	}()
+	if s.TLS != nil {
+		l = tls.NewListener(l, s.TLS)
+	}
 	err := server.Serve(l)
 	if ctx.Err() != nil {
 		<-stopped

@@ -36,8 +36,8 @@ type rig struct {
 	registry string
 }
 
-// start runs an agent. A registry of the test serves busybox under Docker Hub's name.
-func start(t *testing.T) *rig {
+// start runs an agent with further lines of [face.docker]. A registry of the test serves busybox under Docker Hub's name.
+func start(t *testing.T, lines ...string) *rig {
 	t.Helper()
 	nodetest.Bridge(t, "clients0", hostIP+"/24")
 	registry, closed := serve(t), serve(t)
@@ -67,7 +67,7 @@ func start(t *testing.T) *rig {
 	}
 	r := &rig{t: t, dir: dir, socket: filepath.Join(dir, "docker.sock"), closed: closed.Host, registry: registry.Host}
 	r.node = nodetest.Start(t, nodetest.Options{Config: fmt.Sprintf(
-		"[images]\nregistry_config = [%q]\n[face.docker]\nenabled = true\nsocket = %q\n", filepath.Join(dir, "certs"), r.socket)})
+		"[images]\nregistry_config = [%q]\n[face.docker]\nenabled = true\nsocket = %q\n%s\n", filepath.Join(dir, "certs"), r.socket, strings.Join(lines, "\n"))})
 	return r
 }
 

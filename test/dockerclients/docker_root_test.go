@@ -14,13 +14,13 @@ import (
 )
 
 // startDocker starts a node and takes the command line of Debian's packages in LONGSHORE_DOCKER_DIR.
-func startDocker(t *testing.T) *rig {
+func startDocker(t *testing.T, lines ...string) *rig {
 	t.Helper()
 	dir := os.Getenv(dockerd.DirEnv)
 	if dir == "" {
 		t.Skipf("no docker: set %s to the directory of the unpacked packages (hack/dockerd.sh DIR)", dockerd.DirEnv)
 	}
-	r := start(t)
+	r := start(t, lines...)
 	r.program = filepath.Join(dir, "usr/bin/docker")
 	t.Log(r.docker("version", "--format", "{{.Client.Version}} with API {{.Client.APIVersion}}, of the server {{.Server.Version}}"))
 	r.docker("pull", "-q", "busybox")

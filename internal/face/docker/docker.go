@@ -1,5 +1,5 @@
 // Package docker is the face of Docker's Engine API: it serves docker's command line, Compose, Testcontainers, Traefik and other
-// clients of dockerd, on a unix socket.
+// clients of dockerd, on unix sockets and by TCP with certificates.
 //
 // Containers are pairs of the package solo, durable unless a client asked for their removal. A completed create request is stored with
 // its container, and inspect shows it, so that clients can send it back. translate reads requests, view makes documents; images,
@@ -12,14 +12,12 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/http"
 	"path"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 
-	"github.com/longshore/longshore/internal/connlimit"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/dockerhttp"
 	"github.com/longshore/longshore/internal/dockertypes"
@@ -56,6 +54,12 @@ type Config struct {
 	ReadSocket string `toml:"read_socket"`
 	// ReadGroup may use the read socket.
 	ReadGroup string `toml:"read_group"`
+	// TCP is the host:port of a listener that answers all requests of clients with a certificate; "" is none.
+	TCP string `toml:"tcp"`
+	// TLSCert and TLSKey are PEM files of the TCP listener, and TLSClientCA has the authorities of its clients' certificates.
+	TLSCert     string `toml:"tls_cert"`
+	TLSKey      string `toml:"tls_key"`
+	TLSClientCA string `toml:"tls_client_ca"`
 	// Show has the owners of further containers that are shown, read-only: cli, cri, swarm, nomad, mesos, kata.
 	Show []string `toml:"show"`
 	// MaxConnections bounds the open connections of each socket. For more the idle ones are closed, the longest first; if each has a
@@ -83,7 +87,7 @@ func (c Config) Validate() error {
 			return invalid.Errorf("face.docker.show: %q is none of %s", owner, strings.Join(showable(), ", "))
 		}
 	}
-	return nil
+	return c.validateTCP()
 }
 
 // Options are the parameters of New. Node, Root and Networks are required, besides those of Deps.
@@ -145,7 +149,7 @@ func New(o Options) (*Face, error) {
 	if o.Engine == nil || o.Logger == nil || o.Node == nil || o.Root == "" {
 		return nil, invalid.Errorf("docker face: engine, logger, node and root are required")
 	}
-	if err := o.Config.Validate(); err != nil {
+	if err := errors.Join(o.Config.Validate(), o.Config.CheckFiles()); err != nil {
 		return nil, err
 	}
 	f := &Face{o: o, own: o.Engine, log: o.Logger.With(slog.String("face", Name)), waiting: map[core.ID][]*pendingJoin{}}
@@ -168,6 +172,17 @@ func (f *Face) Serve(ctx context.Context, listeners ...net.Listener) error {
 	if len(listeners) == 0 {
 		return invalid.Errorf("docker face: no listener")
 	}
+	var doors []door
+	for _, l := range listeners {
+		d, err := newDoor(l, f.o.Config, f.log)
+		if err != nil {
+			for _, l := range listeners {
+				_ = l.Close()
+			}
+			return err
+		}
+		doors = append(doors, d)
+	}
 	if err := f.solo.Recover(ctx); err != nil {
 		f.log.WarnContext(ctx, "could not remove all remnants of containers from an earlier agent", "error", err)
 	}
@@ -182,11 +197,11 @@ func (f *Face) Serve(ctx context.Context, listeners ...net.Listener) error {
 		}
 	})
 	wg.Go(func() { f.execs.forget(ctx) })
-	for _, l := range listeners {
-		h := f.mux(!isFull(l))
+	for i := range doors {
+		d := &doors[i]
 		wg.Go(func() {
-			if err := dockerhttp.Serve(ctx, l, dockerhttp.Server{Handler: h, Log: f.log, Limit: f.o.limit(l)}); err != nil && ctx.Err() == nil {
-				cancel(fmt.Errorf("serve %s: %w", l.Addr(), err))
+			if err := dockerhttp.Serve(ctx, d, d.server(f)); err != nil && ctx.Err() == nil {
+				cancel(fmt.Errorf("serve %s: %w", d.Addr(), err))
 			}
 		})
 	}
@@ -196,38 +211,4 @@ func (f *Face) Serve(ctx context.Context, listeners ...net.Listener) error {
 		return err
 	}
 	return nil
-}
-
-// FullSocket is the name of the socket that answers all requests. All others answer only those that list and inspect.
-const FullSocket = "docker"
-
-// readSocket is the name of the read socket in metrics.
-const readSocket = "docker-read"
-
-// limit returns the limit of a socket's connections.
-func (o Options) limit(l net.Listener) *connlimit.Limit {
-	limit := connlimit.Options{Name: readSocket, Key: "face.docker.max_connections", Max: o.Config.MaxConnections}
-	if isFull(l) {
-		limit.Name = FullSocket
-	}
-	return o.Limits.Limit(limit)
-}
-
-// isFull reports whether a listener is that of the full socket.
-func isFull(l net.Listener) bool {
-	n, ok := l.(interface{ SocketName() string })
-	return ok && n.SocketName() == FullSocket
-}
-
-// mux returns the handler of a socket.
-func (f *Face) mux(readOnly bool) *dockerhttp.Mux {
-	m := &dockerhttp.Mux{
-		Versions: versions(),
-		Headers:  func(h http.Header) { h.Set("Server", "Docker/"+EngineVersion+" (linux)") },
-	}
-	f.routes(m)
-	if readOnly {
-		m.Admit = admitRead
-	}
-	return m
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/longshore/longshore/internal/engine/enginetest"
 	"github.com/longshore/longshore/internal/face"
 	"github.com/longshore/longshore/internal/solo"
+	"github.com/longshore/longshore/internal/tlsconf/tlsconftest"
 )
 
 // noNetworks has no networks that users define.
@@ -39,6 +40,10 @@ type rig struct {
 	image  core.Image // busybox
 	socket string
 	client http.Client
+	// authority has signed the certificate of the listener at tcp.
+	authority *tlsconftest.Authority
+	tcp       string
+	config    Config
 }
 
 func newRig(t *testing.T) *rig {
@@ -85,6 +90,10 @@ func (r *rig) serve(t *testing.T) {
 	t.Helper()
 	config := DefaultConfig()
 	config.Socket, config.ReadSocket, config.Show = r.socket, r.socket+"-read", []string{"cli"}
+	r.authority = tlsconftest.New(t)
+	config.TCP, config.TLSClientCA = "127.0.0.1:0", r.authority.File
+	config.TLSCert, config.TLSKey = r.authority.Issue("node")
+	r.config = config
 	f, err := New(Options{
 		Deps:   face.Deps{Engine: r.As(core.OwnerDocker), Logger: slog.New(slog.DiscardHandler), Version: "1.2.3"},
 		Config: config, Node: solo.NewNode(r.Engine, noNetworks{}), Root: t.TempDir(), Transfers: r.Images, Networks: noNetworks{}, All: r.Engine.All(),
@@ -104,6 +113,12 @@ func (r *rig) serve(t *testing.T) {
 		}
 		listeners = append(listeners, l)
 	}
+	tcp, err := net.Listen("tcp", config.TCP)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.tcp = tcp.Addr().String()
+	listeners = append(listeners, tcp)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error)
 	go func() { done <- f.Serve(ctx, listeners...) }()
@@ -456,7 +471,7 @@ func TestTheReadSocket(t *testing.T) {
 		out, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
 		return resp.StatusCode, string(out)
 	}
-	for _, route := range r.face.mux(true).Routes() {
+	for _, route := range (&door{}).mux(r.face).Routes() {
 		method, pattern, _ := strings.Cut(route, " ")
 		path := strings.NewReplacer("{id...}", "web", "{id}", "web", "{name...}", "busybox", "{name}", "busybox").Replace(pattern)
 		if readableRoute(route) {
@@ -509,5 +524,5 @@ func TestDetachKeys(t *testing.T) {
 
 // TestConformance compares the routes with their table in docs/conformance.md.
 func TestConformance(t *testing.T) {
-	conformancetest.Routes(t, "../../..", "Docker's API", "internal/face/docker", newRig(t).face.mux(false).Routes())
+	conformancetest.Routes(t, "../../..", "Docker's API", "internal/face/docker", (&door{}).mux(newRig(t).face).Routes())
 }

@@ -4,8 +4,6 @@ import (
 	"context"
 	"slices"
 
-	"github.com/containerd/errdefs"
-
 	"github.com/longshore/longshore/internal/dockerhttp"
 )
 
@@ -52,15 +50,6 @@ func readable() []string {
 func readableRoute(route string) bool { return slices.Contains(readable(), route) }
 
 type readKey struct{}
-
-// admitRead refuses all requests but those that list and inspect. Their answers hide environments.
-func admitRead(r *dockerhttp.Request) error {
-	if !readableRoute(r.Route) {
-		return errdefs.ErrPermissionDenied.WithMessage("this socket answers only requests that list and inspect: use the socket of face.docker.socket")
-	}
-	r.Request = r.WithContext(context.WithValue(r.Context(), readKey{}, true))
-	return nil
-}
 
 // hidesEnv reports whether a request came by the read socket.
 func hidesEnv(ctx context.Context) bool {

@@ -36,11 +36,11 @@ func New(t testing.TB) *Authority {
 	return a
 }
 
-// Issue issues a certificate for 127.0.0.1 with this common name, and returns its PEM files.
+// Issue issues a certificate for 127.0.0.1 and localhost with this common name, and returns its PEM files.
 func (a *Authority) Issue(name string) (cert, key string) {
 	a.t.Helper()
 	return a.issue(name, &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, DNSNames: []string{"localhost"},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	})
 }
