@@ -125,6 +125,10 @@ func (c *Create) endpoints() {
 	if strings.HasPrefix(mode, "container:") {
 		return
 	}
+	// The mode does not add a network to those that the request names.
+	if all[mode] == nil && len(all) > 0 && c.MacAddress == "" && mode != hostMode && mode != noneMode {
+		return
+	}
 	if all[mode] == nil {
 		all[mode] = &dockertypes.Endpoint{}
 	}

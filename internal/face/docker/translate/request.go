@@ -336,7 +336,7 @@ func (c *Create) networks(req *longshorev1.CreateRequest, find func(string) (str
 		req.Network, req.Ports, req.PublishAll = first, nil, false // dockerd ignores ports without a network
 		return nil
 	}
-	req.Network = first
+	var list []*longshorev1.NetworkAttachment
 	for _, ref := range slices.Sorted(maps.Keys(ends)) {
 		name, err := find(ref)
 		if err != nil {
@@ -346,7 +346,14 @@ func (c *Create) networks(req *longshorev1.CreateRequest, find func(string) (str
 		if err != nil {
 			return err
 		}
-		if name != first {
+		list = append(list, a)
+	}
+	if len(list) > 0 && !slices.ContainsFunc(list, func(a *longshorev1.NetworkAttachment) bool { return a.GetNetwork() == first }) {
+		first = list[0].GetNetwork()
+	}
+	req.Network = first
+	for _, a := range list {
+		if a.GetNetwork() != first {
 			req.FurtherNetworks = append(req.FurtherNetworks, a)
 			continue
 		}

@@ -71,6 +71,11 @@ func TestNetworksOfARequest(t *testing.T) {
 	if f := r.GetFurtherNetworks(); len(f) != 1 || f[0].GetNetwork() != "more" || f[0].GetAliases()[0] != "m" {
 		t.Errorf("%v", f)
 	}
+	// testcontainers names a network and no mode: the container is not on the default network.
+	if _, r, err = request(t, "1.51", `{"Image":"busybox","NetworkingConfig":{"EndpointsConfig":{"more":{},"app":{"Aliases":["a"]}}}}`); err != nil ||
+		r.GetNetwork() != "app" || len(r.GetNetworkAliases()) != 1 || len(r.GetFurtherNetworks()) != 1 {
+		t.Errorf("%v, %v", r.CreateRequest, err)
+	}
 	// The command line names the default network twice, each time by another name.
 	if _, r, err = request(t, "1.51", `{"Image":"busybox","HostConfig":{"NetworkMode":"default"},"NetworkingConfig":{"EndpointsConfig":{"default":{"IPAMConfig":null}}}}`); err != nil || r.GetNetwork() != "bridge" || len(r.GetFurtherNetworks()) != 0 {
 		t.Errorf("%v, %v", r.CreateRequest, err)
