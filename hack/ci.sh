@@ -126,14 +126,18 @@ dockercli() {
     sum dockercli ./test/dockerclients -p 1 -parallel 3 -count=1 -timeout 5m -run '^TestDocker'
 }
 
-# Docker's newest command line and compose drive the node, built from their Go modules.
+# Clients of Docker's API that are Go modules drive the node: docker's newest command line and compose, and the
+# libraries of a module of its own, which follows the tree's.
 dockerclients() {
   local dir=$cache/dockerclients code=0
   test/e2e/dockerclients/build.sh "$dir" || code=$?
   [ "$code" -ne 75 ] || { echo 'dockerclients: nothing was run'; return 0; }
   [ "$code" -eq 0 ] || return "$code"
   CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_TEST_PARALLEL=1 LONGSHORE_BIN="$PWD/bin" LONGSHORE_DOCKER_DIR="$dir" \
-    sum dockerclients ./test/dockerclients -p 1 -parallel 3 -count=1 -timeout 5m -run '^TestDocker(Runs|KeepsContainers|Connects|Ships|Compose.*)$'
+    sum dockerclients ./test/dockerclients -p 1 -parallel 3 -count=1 -timeout 5m -run '^TestDocker(Runs|KeepsContainers|Connects|Ships|Compose.*)$' || return
+  local bin=$PWD/bin
+  (cd test/e2e/dockerclients && export GOFLAGS="$GOFLAGS -mod=mod" && go vet ./... &&
+    CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_TEST_PARALLEL=1 LONGSHORE_BIN=$bin sum dockermodules . -p 1 -parallel 3 -count=1 -timeout 5m)
 }
 
 # A real Swarm manager drives the node: Debian's own dockerd.
