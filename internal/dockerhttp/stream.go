@@ -133,6 +133,8 @@ type Conn struct {
 	net.Conn
 	in  io.Reader
 	ctx context.Context //nolint:containedctx // it is the connection's, as that of a request
+	// framed is the websocket on the connection; nil is none.
+	framed *framed
 }
 
 // Context returns a context that ends with the server. The request's ends with the client's half of the connection if the client
@@ -142,8 +144,28 @@ func (c *Conn) Context() context.Context { return c.ctx }
 // Read reads the bytes behind the request.
 func (c *Conn) Read(b []byte) (int, error) { return c.in.Read(b) }
 
+// Write sends output.
+func (c *Conn) Write(b []byte) (int, error) {
+	if c.framed != nil {
+		return c.framed.Write(b)
+	}
+	return c.Conn.Write(b)
+}
+
+// Close closes the connection.
+func (c *Conn) Close() error {
+	err := c.Conn.Close()
+	if c.framed != nil {
+		c.framed.end()
+	}
+	return err
+}
+
 // CloseWrite ends the output, while input may still come.
 func (c *Conn) CloseWrite() error {
+	if c.framed != nil {
+		return c.framed.WriteClose(normalClosure)
+	}
 	for conn := c.Conn; conn != nil; conn = inner(conn) {
 		if half, ok := conn.(interface{ CloseWrite() error }); ok {
 			return half.CloseWrite()
@@ -202,11 +224,7 @@ func (r *Request) Hijack(w http.ResponseWriter, media string) (*Conn, error) {
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
-	ctx, ok := r.Context().Value(serverKey{}).(context.Context)
-	if !ok {
-		ctx = context.WithoutCancel(r.Context())
-	}
-	return &Conn{Conn: conn, in: io.MultiReader(bytes.NewReader(early), conn), ctx: ctx}, nil
+	return &Conn{Conn: conn, in: io.MultiReader(bytes.NewReader(early), conn), ctx: serverContext(r)}, nil
 }
 
 // headPatience is how long headRead waits.
@@ -294,6 +312,10 @@ const leftInterval = time.Second
 // reading, so that the client's input stays for the process. It is never closed for TCP, which does not tell the two.
 func (c *Conn) Left(ctx context.Context) <-chan struct{} {
 	left := make(chan struct{})
+	found := func() { close(left) }
+	if c.framed != nil { // a message tells it too
+		left, found = c.framed.left, c.framed.gone
+	}
 	sys, ok := innermost(c.Conn).(syscall.Conn)
 	if !ok {
 		return left
@@ -318,7 +340,7 @@ func (c *Conn) Left(ctx context.Context) <-chan struct{} {
 				gone = perr == nil && n > 0 && fds[0].Revents&unix.POLLHUP != 0
 			})
 			if err != nil || gone {
-				close(left)
+				found()
 				return
 			}
 		}

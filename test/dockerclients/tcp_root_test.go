@@ -2,6 +2,7 @@ package dockerclients_test
 
 import (
 	"fmt"
+	"path/filepath"
 	"testing"
 
 	"github.com/longshore/longshore/internal/roottest"
@@ -32,6 +33,30 @@ func TestDockerByTCP(t *testing.T) {
 		r.shows("term", by(ours, "rm", "term")...)
 		r.fails(1, "certificate", by(others, "ps")...)
 		r.fails(1, "HTTP", "-H", "tcp://localhost:2376", "ps")
+		r.empty()
+	})
+}
+
+// TestDockerPyByWebsocket runs testdata/attachws.py.
+func TestDockerPyByWebsocket(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		ours := tlsconftest.New(t)
+		cert, key := ours.Issue("node")
+		r := start(t, `tcp = "127.0.0.1:2376"`, fmt.Sprintf("tls_cert = %q\ntls_key = %q\ntls_client_ca = %q", cert, key, ours.File))
+		if code, _, errs := r.output("", debianPython, "-c", "import docker, websocket"); code != 0 {
+			t.Skipf("no docker-py with websockets, Debian's python3-docker: %s", errs)
+		}
+		script, err := filepath.Abs("testdata/attachws.py")
+		if err != nil {
+			t.Fatal(err)
+		}
+		cert, key = ours.Issue("client")
+		pull := "import docker; docker.APIClient(base_url='unix://" + r.socket + "').pull('busybox')"
+		for _, args := range [][]string{{"-c", pull}, {script, ours.File, cert, key, "https://localhost:2376"}} {
+			if code, out, errs := r.output("", debianPython, args...); code != 0 {
+				t.Fatalf("exit code %d\n%s%s", code, out, errs)
+			}
+		}
 		r.empty()
 	})
 }

@@ -39,9 +39,17 @@ type attachOptions struct {
 	keys                                []byte
 }
 
+// allStreamsBefore is the version before that a websocket has all streams.
+const allStreamsBefore = "1.42"
+
+// attach attaches a client, by a websocket if the method is GET.
 func (f *Face) attach(w http.ResponseWriter, r *dockerhttp.Request) error {
 	ctx := context.WithoutCancel(r.Context()) // the client may end its half early
 	o := attachOptions{r.Bool("logs"), r.Bool("stream"), r.Bool("stdin"), r.Bool("stdout"), r.Bool("stderr"), nil}
+	websocket := r.Method == http.MethodGet
+	if websocket && r.API.Before(allStreamsBefore) {
+		o.stdin, o.stdout, o.stderr = true, true, true
+	}
 	var err error
 	if o.keys, err = detachKeys(r.Get("detachKeys")); err != nil {
 		return err
@@ -56,6 +64,11 @@ func (f *Face) attach(w http.ResponseWriter, r *dockerhttp.Request) error {
 	case c.Restarting():
 		return errdefs.ErrFailedPrecondition.WithMessage(fmt.Sprintf("container %s is restarting, wait until the container is running", r.Vars["id"]))
 	}
+	if websocket {
+		if err := r.WantsWebsocket(); err != nil {
+			return err
+		}
+	}
 	s := &attachSession{f: f, c: c, o: o, since: time.Now()}
 	// With a client attached, an ended container with AutoRemove stays until the client has its output.
 	f.solo.Enter(c.ID)
@@ -66,14 +79,22 @@ func (f *Face) attach(w http.ResponseWriter, r *dockerhttp.Request) error {
 			return err
 		}
 	}
-	conn, err := r.Hijack(w, r.MediaType(c.Main.TTY))
+	var conn *dockerhttp.Conn
+	if websocket {
+		conn, err = r.Websocket(w)
+	} else {
+		conn, err = r.Hijack(w, r.MediaType(c.Main.TTY))
+	}
 	if err != nil {
 		f.leave(c.ID, wait)
 		s.close()
 		return err
 	}
 	defer func() { _ = conn.Close() }()
-	s.out = &dockerhttp.Frames{To: conn, Raw: c.Main.TTY}
+	if websocket && !o.stdin {
+		go conn.Drop()
+	}
+	s.out = &dockerhttp.Frames{To: conn, Raw: c.Main.TTY || websocket}
 	s.in = conn
 	f.publish(c, "attach", nil)
 	s.serve(conn.Context(), conn, wait)

@@ -23,6 +23,7 @@ func (f *Face) routes(m *dockerhttp.Mux) {
 		m.Handle("POST", one+"/"+name, h)
 	}
 	m.Handle("GET", one+"/logs", f.logs)
+	m.Handle("GET", one+"/attach/ws", f.attach)
 	a := files{f}
 	m.Handle("HEAD", one+"/archive", a.head)
 	m.Handle("GET", one+"/archive", a.get)
