@@ -213,7 +213,7 @@ e2e-docker: build ## clients of Docker's API on the node, and the suites of MOBY
 	hack/deps.sh test
 	docker=$(CURDIR)/.cache/docker; hack/dockerd.sh $$docker || docker=; \
 	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_TEST_PARALLEL=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_DOCKER_DIR=$$docker $(GO) test -parallel 3 -count=1 -timeout 10m -v $(if $(RUN),-run $(RUN)) ./test/dockerclients
-	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_DOCKER_DIR=$(CURDIR)/.cache/docker-forky $(GO) test -p 1 -count=1 -timeout 2h -v $(if $(RUN),-run $(RUN)) ./test/e2e/docker
+	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin $(GO) test -p 1 -count=1 -timeout 2h -v $(if $(RUN),-run $(RUN)) ./test/e2e/docker
 
 e2e-dockerclients: build ## docker's command line 29, compose 5 and other clients that are Go modules, on the node (RUN=)
 	hack/deps.sh test

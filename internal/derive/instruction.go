@@ -3,10 +3,12 @@ package derive
 import (
 	"encoding/json"
 	"path"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/invalid"
@@ -41,12 +43,12 @@ func (s Settings) Instruct(line string) error {
 		s.Set("Shell", list)
 	case "ENV":
 		var pairs []string
-		if pairs, err = assignments(rest); err == nil {
+		if pairs, err = assignments(rest, s.list("Env")); err == nil {
 			s.Env(pairs)
 		}
 	case "LABEL":
 		var pairs []string
-		if pairs, err = assignments(rest); err == nil {
+		if pairs, err = assignments(rest, s.list("Env")); err == nil {
 			labels := map[string]string{}
 			for _, p := range pairs {
 				k, v, _ := strings.Cut(p, "=")
@@ -187,8 +189,8 @@ func (s Settings) healthcheck(rest string) error {
 }
 
 // assignments reads NAME=value …, with quotes and backslashes as in a Dockerfile, or NAME value.
-func assignments(rest string) ([]string, error) {
-	list, err := split(rest)
+func assignments(rest string, env []string) ([]string, error) {
+	list, err := split(rest, env)
 	if err != nil {
 		return nil, err
 	}
@@ -197,7 +199,8 @@ func assignments(rest string) ([]string, error) {
 		if !ok || strings.ContainsAny(name, "\"'\\") {
 			return nil, invalid.Errorf("%q is not NAME=value", rest)
 		}
-		return []string{name + "=" + strings.TrimSpace(value)}, nil
+		value = variable.ReplaceAllStringFunc(strings.TrimSpace(value), func(ref string) string { return valueOf(env, strings.Trim(ref, "${}")) })
+		return []string{name + "=" + value}, nil
 	}
 	for _, p := range list {
 		if name, _, ok := strings.Cut(p, "="); !ok || name == "" {
@@ -207,12 +210,32 @@ func assignments(rest string) ([]string, error) {
 	return list, nil
 }
 
-// split takes a line apart into words.
-func split(line string) (list []string, err error) {
+// valueOf returns the value of a variable; "" if it is not set.
+func valueOf(env []string, name string) string {
+	for _, e := range env {
+		if value, ok := strings.CutPrefix(e, name+"="); ok {
+			return value
+		}
+	}
+	return ""
+}
+
+// variable matches a reference to a variable, $NAME or ${NAME}.
+var variable = regexp.MustCompile(`\$(?:[A-Za-z_][A-Za-z0-9_]*|\{[A-Za-z_][A-Za-z0-9_]*\})`)
+
+// split takes a line apart into words, and puts the values of variables in place of their names, except between single quotes.
+func split(line string, env []string) (list []string, err error) {
 	var word strings.Builder
 	quote, in := rune(0), false
 	escaped := false
-	for _, r := range line {
+	for at := 0; at < len(line); {
+		r, size := utf8.DecodeRuneInString(line[at:])
+		if ref := variable.FindString(line[at:]); r == '$' && strings.HasPrefix(line[at:], ref) && ref != "" && !escaped && quote != '\'' {
+			word.WriteString(valueOf(env, strings.Trim(ref, "${}")))
+			at, in = at+len(ref), true
+			continue
+		}
+		at += size
 		switch {
 		case escaped:
 			if quote == '"' && r != '"' && r != '\\' && r != '$' {

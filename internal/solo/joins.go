@@ -46,7 +46,7 @@ func (s *Service) links(ctx context.Context, req *longshorev1.CreateRequest, cfg
 		}
 		c, err := s.o.Find(ctx, name)
 		if err != nil {
-			return fmt.Errorf("link to %s: %w", name, err)
+			return fmt.Errorf("could not get container for %s: %w", name, err) // docker's words
 		}
 		if c.Owner != s.o.Owner {
 			return fmt.Errorf("link to %s: it belongs to %s, whose containers have no links: %w", name, c.Owner, errdefs.ErrPermissionDenied)

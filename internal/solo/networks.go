@@ -52,6 +52,9 @@ func (m Member) Addrs(network string) (list []netip.Addr) {
 // names returns the names of the member that resolve on a network.
 func (m Member) names(network string) []string {
 	list := []string{string(m.Container.Key), m.Container.ID.Short()}
+	if h := m.Sandbox.Config.Hostname; h != "" {
+		list = append(list, h)
+	}
 	if i := m.Sandbox.Config.Network.On(network); i >= 0 {
 		list = append(list, m.Sandbox.Config.Network.Attached()[i].Names...)
 	}

@@ -135,7 +135,6 @@ var knownDifferences = []knownDifference{
 	{"GET /networks/six", "value of $.IPAM.Config.1.Subnet", "The node chooses addresses from its own range, and lists those of the request in another order."},
 	{`POST /networks/create {"Name":"a b"}`, "status", "Names of networks have letters, digits and _.- only."},
 	{"POST /containers/{j}/start", "status", "The process namespace of a container that has the host's cannot be joined."},
-	{"GET /containers/linked/json", "value of $.HostConfig.Links", "Links are shown as in the request."},
 	{"POST /containers/linked/start", "status", "409 in place of 500."},
 	{"GET /containers/*/changes", "*", "The targets of mounts, which the runtime makes, are no changes."},
 	{"GET /containers/files/archive*", "status", badIs400},

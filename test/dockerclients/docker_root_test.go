@@ -53,6 +53,11 @@ func TestDockerRuns(t *testing.T) {
 		if code, rest := s.ends(); code != 5 {
 			t.Errorf("run -it: exit code %d, %q", code, rest)
 		}
+		s = r.begin("script", "-qec", "stty rows 33 cols 77; "+r.program+" run --rm -it busybox stty size", "/dev/null")
+		s.reads("33 77")
+		if code, _ := s.ends(); code != 0 {
+			t.Errorf("stty size: exit code %d", code)
+		}
 		s = r.terminal("start", "-ai", "term")
 		s.reads("#")
 		s.writes("echo again$((1+1))\n")
@@ -198,12 +203,18 @@ func TestDockerConnects(t *testing.T) {
 		r.docker("network", "create", "far")
 		r.shows("near", "network", "ls", "--filter", "label=of=nets", "--format", "{{.Name}}")
 		r.docker("volume", "create", "--label", "of=vols", "data")
-		r.docker("run", "-d", "--name", "web", "--network", "near", "--network-alias", "site", "--ip", "10.97.3.9", "-v", "data:/www", "-p", "8080:80", "-p", "127.0.0.1::81",
+		r.docker("run", "-d", "--name", "web", "--hostname", "front", "--network", "near", "--network-alias", "site", "--ip", "10.97.3.9", "-v", "data:/www", "-p", "8080:80", "-p", "127.0.0.1::81",
 			"busybox", "sh", "-c", "echo served >/www/page; httpd -f -p 80 -h /www")
-		for _, name := range []string{"web", "site"} {
+		for _, name := range []string{"web", "site", "front"} {
 			r.shows("served", "run", "--rm", "--network", "near", "busybox", "wget", "-q", "-O-", "http://"+name+"/page")
 		}
 		r.fails(1, "bad address", "run", "--rm", "--network", "far", "busybox", "wget", "-q", "-O-", "http://site/page")
+		r.docker("run", "-d", "--name", "base", "busybox", "sleep", "1000")
+		r.docker("run", "-d", "--name", "linked", "--link", "base:b", "busybox", "sleep", "1000")
+		r.shows("base,linked/b", "ps", "--no-trunc", "--filter", "name=base", "--format", "{{.Names}}")
+		r.docker("rename", "base", "other")
+		r.shows("[/other:/linked/b]", "inspect", "-f", "{{.HostConfig.Links}}", "linked")
+		r.docker("rm", "-f", "other", "linked")
 		r.docker("network", "connect", "--alias", "distant", "far", "web")
 		r.shows("served", "run", "--rm", "--network", "far", "busybox", "wget", "-q", "-O-", "http://distant/page")
 		r.shows("10.97.3.9", "inspect", "-f", "{{.NetworkSettings.Networks.near.IPAddress}}", "web")

@@ -65,9 +65,9 @@ func (a files) asked(r *dockerhttp.Request) (string, error) {
 }
 
 // missing gives the error of a path dockerd's words.
-func missing(err error, p string, c core.Container) error {
+func missing(err error, p string, r *dockerhttp.Request) error {
 	if errdefs.IsNotFound(err) {
-		return errdefs.ErrNotFound.WithMessage(fmt.Sprintf("Could not find the file %s in container %s", p, c.Key))
+		return errdefs.ErrNotFound.WithMessage(fmt.Sprintf("Could not find the file %s in container %s", p, r.Vars["id"]))
 	}
 	return err
 }
@@ -100,7 +100,7 @@ func (a files) head(w http.ResponseWriter, r *dockerhttp.Request) error {
 		return err
 	}
 	if err := in.Run(r.Context(), func(root *os.File) error { return a.stat(w, root, p) }); err != nil {
-		return missing(err, p, in.Container)
+		return missing(err, p, r)
 	}
 	return dockerhttp.Reply(w, http.StatusOK, nil)
 }
@@ -135,7 +135,7 @@ func (a files) get(w http.ResponseWriter, r *dockerhttp.Request) error {
 	case err != nil && began:
 		panic(http.ErrAbortHandler) // the client must not take a part for the whole
 	case err != nil:
-		return missing(err, p, in.Container)
+		return missing(err, p, r)
 	}
 	a.f.publish(in.Container, "archive-path", nil)
 	return nil
@@ -197,7 +197,7 @@ func (a files) put(w http.ResponseWriter, r *dockerhttp.Request) error {
 		return treecopy.Unpack(plain, root, to, owners, in.IDs)
 	})
 	if err != nil {
-		return missing(err, p, in.Container)
+		return missing(err, p, r)
 	}
 	a.f.publish(in.Container, "extract-to-dir", nil)
 	return dockerhttp.Reply(w, http.StatusOK, nil)

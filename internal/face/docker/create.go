@@ -18,6 +18,7 @@ import (
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/dockerhttp"
+	"github.com/longshore/longshore/internal/dockertypes"
 	"github.com/longshore/longshore/internal/face/docker/translate"
 	"github.com/longshore/longshore/internal/invalid"
 	"github.com/longshore/longshore/internal/solo"
@@ -66,6 +67,9 @@ func (f *Face) create(w http.ResponseWriter, r *dockerhttp.Request) error {
 		}
 	}
 	c, err := f.make(ctx, name, body, img)
+	if errors.Is(err, fs.ErrNotExist) && slices.ContainsFunc(body.HostConfig.Mounts, func(m dockertypes.Mount) bool { return m.VolumeOptions != nil && m.VolumeOptions.Subpath != "" }) {
+		return invalid.Errorf("cannot access path %s", dockerhttp.Text(err))
+	}
 	if errdefs.IsNotFound(err) {
 		return invalid.Errorf("%s", dockerhttp.Text(err)) // at 404, docker's command line pulls the image
 	}
@@ -81,6 +85,9 @@ func (f *Face) image(ctx context.Context, name string) (core.Image, error) {
 	img, err := f.own.Images.Get(ctx, name)
 	if errdefs.IsNotFound(err) {
 		return img, errdefs.ErrNotFound.WithMessage("No such image: " + withTag(name))
+	}
+	if errdefs.IsInvalidArgument(err) {
+		err = invalid.Plainf("invalid reference format")
 	}
 	return img, err
 }

@@ -162,7 +162,7 @@ func (v verbs) kill(w http.ResponseWriter, r *dockerhttp.Request) error {
 	if text := r.Get("signal"); text != "" {
 		var err error
 		if signal, err = ocispec.Signal(text); err != nil {
-			if _, nerr := strconv.Atoi(text); nerr == nil {
+			if n, nerr := strconv.Atoi(text); nerr == nil && n != 0 {
 				return invalid.Errorf("cannot kill container: %s: the linux daemon does not support signal %s", r.Vars["id"], text)
 			}
 			return invalid.Errorf("cannot kill container: %s: invalid signal: %s", r.Vars["id"], text)
@@ -330,12 +330,15 @@ func (v verbs) update(w http.ResponseWriter, r *dockerhttp.Request) error {
 	if err != nil {
 		return err
 	}
+	if r.API.Before("1.40") {
+		body.PidsLimit = nil
+	}
 	req, err := translate.Update(&body.Resources, body.RestartPolicy)
 	if err != nil {
 		return err
 	}
 	if body.RestartPolicy.Name != "" && body.RestartPolicy.Name != "no" && solo.RecordOf(c).AutoRemove {
-		return invalid.Errorf("Restart policy cannot be updated because AutoRemove is enabled for the container")
+		return errdefs.ErrFailedPrecondition.WithMessage("Restart policy cannot be updated because AutoRemove is enabled for the container")
 	}
 	if err := v.f.solo.Update(ctx, c, req); err != nil {
 		if errdefs.IsInvalidArgument(err) || errdefs.IsFailedPrecondition(err) {

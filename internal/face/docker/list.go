@@ -3,6 +3,7 @@ package docker
 import (
 	"context"
 	"fmt"
+	"iter"
 	"net/http"
 	"slices"
 	"strconv"
@@ -35,7 +36,25 @@ func (f *Face) object(ctx context.Context, c core.Container) (*view.Object, erro
 	if err != nil {
 		return nil, err
 	}
-	return &view.Object{Container: c, Sandbox: sb, Asked: r, Record: rec, NetworkID: f.networkID, VolumePath: f.volumePath, Unified: f.o.Unified != nil && f.o.Unified()}, nil
+	o := &view.Object{Container: c, Sandbox: sb, Asked: r, Record: rec, NetworkID: f.networkID, VolumePath: f.volumePath, Unified: f.o.Unified != nil && f.o.Unified()}
+	for id, path := range links(&c, &sb) {
+		if to, err := f.own.Container(ctx, id); err == nil { // otherwise it was removed
+			o.Links = append(o.Links, "/"+string(to.Key)+":"+path)
+		}
+	}
+	return o, nil
+}
+
+// links returns the targets of a container's links and the paths that dockerd gives them: /CONTAINER/ALIAS. It shows those on the
+// default network only.
+func links(c *core.Container, sb *core.Sandbox) iter.Seq2[core.ID, string] {
+	return func(yield func(core.ID, string) bool) {
+		for _, l := range sb.Config.Network.Links {
+			if len(l.Names) > 0 && shownNetwork(sb.Config.Network.Name) == bridgeNetwork && !yield(l.Container, "/"+string(c.Key)+"/"+l.Names[0]) {
+				return
+			}
+		}
+	}
 }
 
 func (f *Face) inspect(w http.ResponseWriter, r *dockerhttp.Request) error {
@@ -151,7 +170,7 @@ func (f *Face) objects(ctx context.Context) ([]*view.Object, error) {
 		return nil, err
 	}
 	networkID, volumePath := once(f.networkID), once(f.volumePath)
-	read := f.requests.reader()
+	read, aliases := f.requests.reader(), map[core.ID][]string{}
 	for _, c := range containers {
 		req, rec, err := read(c)
 		sb, ok := byID[c.Sandbox]
@@ -159,6 +178,12 @@ func (f *Face) objects(ctx context.Context) ([]*view.Object, error) {
 			continue // it is being created or removed
 		}
 		list = append(list, &view.Object{Container: c, Sandbox: sb, Asked: req, Record: rec, NetworkID: networkID, VolumePath: volumePath})
+		for id, path := range links(&c, &sb) {
+			aliases[id] = append(aliases[id], path)
+		}
+	}
+	for _, o := range list {
+		o.Aliases = aliases[o.Container.ID]
 	}
 	slices.SortFunc(list, func(a, b *view.Object) int { return b.Container.Created.Compare(a.Container.Created) })
 	return list, nil

@@ -56,6 +56,7 @@ type Image struct {
 	Compression string            // Gzip, Zstd or None; "" is Gzip
 	Docker      bool              // schema 2 media types instead of OCI's
 	Annotations map[string]string // of the manifest
+	Created     *time.Time
 }
 
 // Built is an image as blobs.
@@ -182,7 +183,7 @@ func (i Image) Build() Built {
 	if platform.Architecture == "" {
 		platform = ocispec.Platform{OS: "linux", Architecture: runtime.GOARCH}
 	}
-	plain := ocispec.Image{Platform: platform, Config: i.Config, RootFS: ocispec.RootFS{Type: "layers", DiffIDs: b.DiffIDs}}
+	plain := ocispec.Image{Created: i.Created, Platform: platform, Config: i.Config, RootFS: ocispec.RootFS{Type: "layers", DiffIDs: b.DiffIDs}}
 	var config any = plain
 	if i.Health != nil || i.Shell != nil {
 		config = struct {

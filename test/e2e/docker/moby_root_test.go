@@ -12,7 +12,7 @@ import (
 )
 
 // mobyImages are the images that moby's integration tests want to find.
-var mobyImages = []string{"busybox:latest", "busybox:glibc", "debian:trixie-slim", "hello-world:amd64", "hello-world:arm64", "hello-world:latest"}
+var mobyImages = []string{"busybox:latest", "busybox:glibc", "debian:trixie-slim", "hello-world:amd64", "hello-world:arm64", "hello-world:latest", "arm32v7/hello-world:latest"}
 
 // TestMobyIntegration runs moby's integration tests. MOBY_TESTS names a directory with their compiled
 // binaries PACKAGE.test, and beside each, if there is one, the package's directory with its testdata.

@@ -10,8 +10,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
@@ -57,31 +59,38 @@ func handed(t *testing.T, variable, what string) string {
 func start(t *testing.T, names ...string) *rig {
 	t.Helper()
 	nodetest.Bridge(t, "suite0", hostIP+"/24")
-	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	registry, server := imagetest.Serve(l)
-	t.Cleanup(func() { _ = server.Close() })
 	dir, err := os.MkdirTemp("", "longshore-suite-") // t.TempDir's are too long for socket addresses
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	for _, host := range append(names, "docker.io") {
-		name := filepath.Join(dir, "certs", host, "hosts.toml")
-		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(name, fmt.Appendf(nil, "server = \"http://%s\"\n", registry.Host), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	r := &rig{t: t, dir: dir, socket: filepath.Join(dir, "docker.sock"), registry: registry}
+	r := &rig{t: t, dir: dir, socket: filepath.Join(dir, "docker.sock")}
+	r.registry = r.serve(append(names, "docker.io")...)
 	r.standIns()
 	r.node = nodetest.Start(t, nodetest.Options{Config: fmt.Sprintf(
 		"[images]\nregistry_config = [%q]\n[face.docker]\nenabled = true\nsocket = %q\n", filepath.Join(dir, "certs"), r.socket)})
 	return r
+}
+
+// serve starts a registry that the agent reaches under these names.
+func (r *rig) serve(names ...string) *imagetest.Registry {
+	r.t.Helper()
+	l, err := new(net.ListenConfig).Listen(r.t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	registry, server := imagetest.Serve(l)
+	r.t.Cleanup(func() { _ = server.Close() })
+	for _, host := range names {
+		name := filepath.Join(r.dir, "certs", host, "hosts.toml")
+		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+			r.t.Fatal(err)
+		}
+		if err := os.WriteFile(name, fmt.Appendf(nil, "server = \"http://%s\"\n", registry.Host), 0o600); err != nil {
+			r.t.Fatal(err)
+		}
+	}
+	return registry
 }
 
 // standIns fills the registry with images that take the place of public ones, by their names: each
@@ -106,14 +115,26 @@ func (r *rig) standIns() {
 	if err != nil {
 		r.t.Fatal(err)
 	}
+	for i, f := range base {
+		switch f.Name {
+		case "etc/passwd":
+			base[i].Body = append(f.Body, "daemon:x:1:1:daemon:/usr/sbin:/bin/false\nbin:x:2:2:bin:/bin:/bin/false\n"...)
+		case "etc/group":
+			base[i].Body = append(f.Body, "daemon:x:1:\nbin:x:2:\nsys:x:3:\nadm:x:4:\ntty:x:5:\ndisk:x:6:\nwheel:x:10:\ncdrom:x:24:\naudio:x:29:\nvideo:x:44:\nstaff:x:50:\nusers:x:100:\n"...)
+		}
+	}
 	base = append(base, imagetest.File{Name: "usr/"}, imagetest.File{Name: "usr/bin/"}, imagetest.File{Name: "usr/sbin/"}, imagetest.File{Name: "usr/local/"},
 		imagetest.File{Name: "home/"}, imagetest.File{Name: "var/log/"}, imagetest.File{Name: "bin/bash", Link: "busybox"})
 	env := []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+	made := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	known := map[string]bool{"library/hello-world": true, "arm32v7/hello-world": true}
 	push := func(repo, tag string, config ocispec.ImageConfig, files ...imagetest.File) {
 		config.Env = append(env, config.Env...)
 		layer := append(files, imagetest.File{Name: "etc/image", Body: []byte(repo + ":" + tag + "\n")}) //nolint:gocritic // a new list
-		r.registry.Push("library/"+repo, tag, imagetest.Image{Layers: [][]imagetest.File{base, layer}, Config: config, Docker: true}.Build())
-		r.registry.Push(repo, tag, imagetest.Image{Layers: [][]imagetest.File{base, layer}, Config: config, Docker: true}.Build())
+		built := imagetest.Image{Layers: [][]imagetest.File{base, layer}, Config: config, Docker: true, Created: &made}.Build()
+		r.registry.Push("library/"+repo, tag, built)
+		r.registry.Push(repo, tag, built)
+		known["library/"+repo], known[repo] = true, true
 	}
 	shell := ocispec.ImageConfig{Cmd: []string{"sh"}}
 	for repo, tags := range map[string]string{"busybox": "latest glibc frozen", "alpine": "latest frozen 3.10", "debian": "trixie-slim bookworm-slim latest", "bash": "latest"} {
@@ -121,15 +142,33 @@ func (r *rig) standIns() {
 			push(repo, tag, shell)
 		}
 	}
-	hello := imagetest.Image{Layers: [][]imagetest.File{{{Name: "hello", Body: body, Mode: 0o755}}}, Config: ocispec.ImageConfig{Cmd: []string{"/hello"}, Env: env}, Docker: true}
+	hello := imagetest.Image{Created: &made, Layers: [][]imagetest.File{{{Name: "hello", Body: body, Mode: 0o755}}}, Config: ocispec.ImageConfig{Cmd: []string{"/hello"}, Env: env}, Docker: true}
 	for _, tag := range []string{"latest", "amd64"} {
 		r.registry.Push("library/hello-world", tag, hello.Build())
 	}
+	hello.Platform = ocispec.Platform{OS: "linux", Architecture: "arm", Variant: "v7"}
+	r.registry.Push("arm32v7/hello-world", "latest", hello.Build())
 	hello.Platform = ocispec.Platform{OS: "linux", Architecture: "arm64", Variant: "v8"}
 	r.registry.Push("library/hello-world", "arm64", hello.Build())
 	for _, tag := range []string{"latest", "alpine"} {
 		push("nginx", tag, ocispec.ImageConfig{Cmd: []string{"nginx", "-g", "daemon off;"}, ExposedPorts: map[string]struct{}{"80/tcp": {}}, StopSignal: "SIGQUIT"},
 			imagetest.File{Name: "usr/sbin/nginx", Body: body, Mode: 0o755})
+	}
+	r.registry.Intercept(deny(known))
+}
+
+// manifest is the path of a manifest, or of a list of tags.
+var manifest = regexp.MustCompile(`^/v2/(.+)/(?:manifests|tags)/[^/]+$`)
+
+// deny answers requests for repositories that do not exist as Docker Hub does: with 401, so that nobody learns which exist.
+func deny(known map[string]bool) func(http.ResponseWriter, *http.Request, http.Handler) {
+	return func(w http.ResponseWriter, req *http.Request, next http.Handler) {
+		if m := manifest.FindStringSubmatch(req.URL.Path); m == nil || known[m[1]] || req.Method == http.MethodPut {
+			next.ServeHTTP(w, req)
+			return
+		}
+		w.WriteHeader(http.StatusUnauthorized)
+		_, _ = io.WriteString(w, `{"errors":[{"code":"DENIED","message":"requested access to the resource is denied"}]}`)
 	}
 }
 
@@ -155,14 +194,18 @@ func (r *rig) post(path string, query url.Values) string {
 	return string(body)
 }
 
+// foreign are the platforms of images that are not of this machine's.
+var foreign = map[string]string{"hello-world:arm64": "linux/arm64", "arm32v7/hello-world:latest": "linux/arm/v7"} //nolint:gochecknoglobals // a constant table
+
 // pull pulls images, "NAME:TAG", over the API.
 func (r *rig) pull(images ...string) {
 	r.t.Helper()
 	for _, image := range images {
-		name, tag, _ := strings.Cut(image, ":")
+		at := strings.LastIndexByte(image, ':')
+		name, tag := image[:at], image[at+1:]
 		query := url.Values{"fromImage": {name}, "tag": {tag}}
-		if tag == "arm64" {
-			query.Set("platform", "linux/arm64")
+		if p := foreign[image]; p != "" {
+			query.Set("platform", p)
 		}
 		r.post("/images/create", query)
 	}

@@ -95,13 +95,13 @@ func (r row) matches(name string) bool {
 	return ok && err == nil
 }
 
-// leftOut returns a regular expression for go test's -skip: the tests of a package that are not run.
-// It is "" when all are run.
+// leftOut returns a regular expression for go test's -skip: the tests of a package, or of all, "*", that
+// are not run. It is "" when all are run.
 func (t table) leftOut(pkg string) string {
 	var names []string
 	for _, r := range t.rows {
 		of, test, _ := strings.Cut(r.name, " ")
-		if ok, err := path.Match(of, pkg); r.kind == "out" && ok && err == nil {
+		if ok, err := path.Match(of, pkg); r.kind == "out" && err == nil && (ok || pkg == "*") {
 			names = append(names, strings.ReplaceAll(regexp.QuoteMeta(test), `\*`, ".*"))
 		}
 	}

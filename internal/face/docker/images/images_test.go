@@ -257,7 +257,7 @@ func TestPullErrorsHaveAStatus(t *testing.T) {
 		"fromImage=Bad":                                 {400, "invalid reference format"},
 		"fromImage=" + app + "&tag=b%20d":               {400, "invalid tag format"},
 		"fromImage=scratch":                             {403, "'scratch' is a reserved name"},
-		"fromImage=" + app + "&tag=v1&platform=a/b/c/d": {400, "invalid platform"},
+		"fromImage=" + app + "&tag=v1&platform=a/b/c/d": {400, "cannot parse platform"},
 		"fromSrc=http://example.com/x.tar":              {501, "curl -L URL | docker import - NAME"},
 		"":                                              {400, "fromImage or fromSrc"},
 		"fromImage=127.0.0.1:1/x":                       {500, "127.0.0.1:1"},

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"path"
 	"slices"
 	"strings"
 	"time"
@@ -177,6 +178,11 @@ func matches(f dockerhttp.Filters, name string) bool {
 	}
 	return f.Any("reference", func(pattern string) bool {
 		ok, err := reference.FamiliarMatch(pattern, named)
+		if err == nil && !ok && strings.HasPrefix(pattern, "docker.io/") {
+			if ok, err = path.Match(pattern, named.String()); err == nil && !ok {
+				ok, err = path.Match(pattern, named.Name())
+			}
+		}
 		return err == nil && ok
 	})
 }

@@ -65,14 +65,16 @@ func TestList(t *testing.T) {
 		t.Errorf("before 1.44: %+v", s)
 	}
 	for query, want := range map[string][]string{
-		filters(`{"reference":["nginx"]}`):                 {"nginx:latest"},
-		filters(`{"reference":{"ngin*:lat*":true}}`):       {"nginx:latest"},
-		filters(`{"reference":["*/lib/*"]}`):               {a},
-		filters(`{"label":["n=b"]}`):                       {b},
-		filters(`{"label!":["n=b"]}`):                      {a, "nginx:latest"},
-		filters(`{"dangling":["true"]}`):                   nil,
-		filters(`{"until":["2000-01-01"]}`):                {a, b, "nginx:latest"}, // they do not say when they were made
-		filters(`{"reference":["nginx"],"label":["n=b"]}`): nil,
+		filters(`{"reference":["nginx"]}`):                      {"nginx:latest"},
+		filters(`{"reference":{"ngin*:lat*":true}}`):            {"nginx:latest"},
+		filters(`{"reference":["*/lib/*"]}`):                    {a},
+		filters(`{"reference":["docker.io/library/nginx"]}`):    {"nginx:latest"},
+		filters(`{"reference":["docker.io/library/ngin*:l*"]}`): {"nginx:latest"},
+		filters(`{"label":["n=b"]}`):                            {b},
+		filters(`{"label!":["n=b"]}`):                           {a, "nginx:latest"},
+		filters(`{"dangling":["true"]}`):                        nil,
+		filters(`{"until":["2000-01-01"]}`):                     {a, b, "nginx:latest"}, // they do not say when they were made
+		filters(`{"reference":["nginx"],"label":["n=b"]}`):      nil,
 	} {
 		slices.Sort(want)
 		if got := r.tags(query); !slices.Equal(got, want) {
@@ -168,7 +170,7 @@ func TestHistoryAndImport(t *testing.T) {
 	r.s.HidesEnv = nil
 	r.want(200, "POST", "/images/create?fromSrc=-", bytes.NewReader(root), nil)
 	for query, words := range map[string]string{
-		"repo=made&changes=RUN+x": "RUN", "repo=Made": "lowercase", "repo=sha256": "ambiguous tag", "repo=a@sha256:" + strings.Repeat("a", 64): "digest", "platform=windows": "linux/",
+		"repo=made&changes=RUN+x": "RUN", "repo=Made": "lowercase", "repo=sha256": "ambiguous tag", "repo=a@sha256:" + strings.Repeat("a", 64): "digest", "platform=windows": "not supported",
 	} {
 		r.refused(400, "POST", "/images/create?fromSrc=-&"+query, words)
 	}

@@ -22,7 +22,7 @@ import (
 func (s *Server) create(w http.ResponseWriter, r *dockerhttp.Request) error {
 	if p := r.Get("platform"); p != "" {
 		if _, err := platforms.Parse(p); err != nil {
-			return invalid.Plainf("invalid platform %.100q: it must be OS/ARCHITECTURE[/VARIANT]", p)
+			return invalid.Plainf("%w", err)
 		}
 	}
 	switch src := r.Get("fromSrc"); {
@@ -186,6 +186,9 @@ func (s *Server) importRoot(w http.ResponseWriter, r *dockerhttp.Request) error 
 	if err != nil {
 		return err
 	}
+	if p, err := platforms.Parse(r.Get("platform")); err == nil && p.OS != "linux" {
+		return invalid.Plainf("operating system is not supported")
+	}
 	opts := core.RootImport{Message: r.Get("message"), Changes: r.Values()["changes"], Platform: r.Get("platform")}
 	if named != nil {
 		opts.Name = named.String()
@@ -247,6 +250,9 @@ func (s *Server) push(w http.ResponseWriter, r *dockerhttp.Request) error {
 		if err = checkPlatform(r, familiar(names[i]), img); err == nil {
 			err = s.pushOne(r, out, names[i], img)
 		}
+	}
+	if errdefs.IsUnauthorized(err) {
+		err = errors.New("unauthorized: authentication required: " + dockerhttp.Text(err))
 	}
 	if err != nil {
 		out.Fail(err)

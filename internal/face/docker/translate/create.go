@@ -3,8 +3,11 @@ package translate
 import (
 	"fmt"
 	"maps"
+	"path"
 	"slices"
 	"strings"
+
+	"github.com/containerd/errdefs"
 
 	"github.com/longshore/longshore/internal/dockerhttp"
 	"github.com/longshore/longshore/internal/dockertypes"
@@ -16,6 +19,8 @@ type Create struct {
 	*dockertypes.Config
 	HostConfig       *dockertypes.HostConfig
 	NetworkingConfig *Networking `json:",omitempty"`
+
+	flat bool // mounts below read-only binds stay writable, as before 1.44
 }
 
 // Networking has the settings of a container on its networks, by their names or ids.
@@ -54,6 +59,7 @@ func (c *Create) Complete(n Node) error {
 	if err := c.refuse(); err != nil {
 		return err
 	}
+	c.flat = n.API.Before("1.44")
 	h := c.HostConfig
 	if h.RestartPolicy.Name == "" {
 		h.RestartPolicy.Name = "no"
@@ -84,6 +90,9 @@ func (c *Create) Complete(n Node) error {
 		if n.Unified && !n.API.Before("1.41") {
 			h.CgroupnsMode = "private"
 		}
+	}
+	if c.WorkingDir != "" {
+		c.WorkingDir = path.Clean(c.WorkingDir)
 	}
 	if h.Memory > 0 && h.MemorySwap == 0 {
 		h.MemorySwap = 2 * h.Memory
@@ -189,7 +198,6 @@ func (c *Create) refuse() error {
 		{len(h.StorageOpt) > 0, "StorageOpt is not possible: a container's layer has no size of its own"},
 		{h.AutoRemove && h.RestartPolicy.Name != "" && h.RestartPolicy.Name != "no", "can't create 'AutoRemove' container with restart policy"},
 		{c.WorkingDir != "" && c.WorkingDir[0] != '/', "the working directory '" + c.WorkingDir + "' is invalid, it needs to be an absolute path"},
-		{slices.ContainsFunc(c.Env, func(e string) bool { return e == "" || e[0] == '=' }), "invalid environment variable: a variable has no name"},
 		{h.OomScoreAdj < -1000 || h.OomScoreAdj > 1000, fmt.Sprintf("Invalid value %d, range for oom score adj is [-1000, 1000]", h.OomScoreAdj)},
 		{!validMode(h.PidMode), "invalid PID mode: " + h.PidMode},
 		{!validMode(h.IpcMode, "private", "shareable", "none", defaultMode), "invalid IPC mode: " + h.IpcMode},
@@ -198,9 +206,21 @@ func (c *Create) refuse() error {
 		{h.UTSMode != "" && h.UTSMode != hostMode, "invalid UTS mode: " + h.UTSMode},
 		{h.CgroupnsMode != "" && h.CgroupnsMode != hostMode && h.CgroupnsMode != "private", "invalid cgroup namespace mode: " + h.CgroupnsMode},
 		{h.ShmSize < 0, "SHM size can not be less than 0"},
+		{h.CPUShares < 0, fmt.Sprintf("invalid CPU shares (%d): value must be a positive integer", h.CPUShares)},
+		{slices.Contains(slices.Collect(maps.Keys(h.Annotations)), ""), "invalid Annotations: the empty string is not permitted as an annotation key"},
 	} {
 		if r.set {
 			return invalid.Errorf("%s", r.text)
+		}
+	}
+	for _, e := range c.Env {
+		if e == "" || e[0] == '=' {
+			return invalid.Errorf("invalid environment variable: %s", e)
+		}
+	}
+	for _, m := range h.Mounts {
+		if o := m.VolumeOptions; o != nil && o.DriverConfig != nil && o.DriverConfig.Name != "" && o.DriverConfig.Name != "local" {
+			return errdefs.ErrNotFound.WithMessage(fmt.Sprintf("error looking up volume plugin %s: plugin %q not found", o.DriverConfig.Name, o.DriverConfig.Name))
 		}
 	}
 	for _, e := range h.ExtraHosts {

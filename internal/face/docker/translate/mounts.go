@@ -3,6 +3,7 @@ package translate
 import (
 	"maps"
 	"path"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -56,6 +57,12 @@ func (c *Create) mounts() (m Mounts, err error) {
 		}
 	}
 	for _, target := range slices.Sorted(maps.Keys(c.HostConfig.Tmpfs)) {
+		switch {
+		case path.Clean(target) == "/":
+			return m, invalid.Errorf("invalid specification: destination can't be '/'")
+		case !path.IsAbs(target):
+			return m, invalid.Errorf("invalid mount path: '%s' mount path must be absolute", target)
+		}
 		if options := c.HostConfig.Tmpfs[target]; !taken[path.Clean(target)] {
 			m.Tmpfs = append(m.Tmpfs, &longshorev1.Tmpfs{Target: target, Options: split(options, ",")})
 			taken[path.Clean(target)] = true
@@ -135,8 +142,13 @@ func (m *Mounts) add(asked dockertypes.Mount) error {
 			return wrong("field VolumeOptions and TmpfsOptions must not be specified")
 		}
 		if o := asked.BindOptions; o != nil {
-			if o.NonRecursive || o.ReadOnlyNonRecursive || o.ReadOnlyForceRecursive {
-				return wrong("NonRecursive, ReadOnlyNonRecursive and ReadOnlyForceRecursive are not possible: a bind is recursive, and with ReadOnly read-only at its top")
+			switch force := o.ReadOnlyForceRecursive; {
+			case force && !asked.ReadOnly:
+				return wrong("mount options conflict: ReadOnlyForceRecursive needs ReadOnly")
+			case force && (o.NonRecursive || o.ReadOnlyNonRecursive):
+				return wrong("mount options conflict: ReadOnlyForceRecursive cannot be combined with NonRecursive or ReadOnlyNonRecursive")
+			case force && o.Propagation != "" && o.Propagation != "rprivate":
+				return wrong("mount options conflict: ReadOnlyForceRecursive needs the propagation rprivate")
 			}
 			one.Propagation = o.Propagation
 			if o.CreateMountpoint {
@@ -149,12 +161,11 @@ func (m *Mounts) add(asked dockertypes.Mount) error {
 			return wrong("field BindOptions and TmpfsOptions must not be specified")
 		}
 		if o := asked.VolumeOptions; o != nil {
-			one.NoCopy, one.SubPath = o.NoCopy, o.Subpath
+			if one.NoCopy, one.SubPath = o.NoCopy, o.Subpath; o.Subpath != "" && !filepath.IsLocal(o.Subpath) {
+				return wrong("subpath must be a relative path within the volume")
+			}
 			v := Volume{Labels: o.Labels}
 			if d := o.DriverConfig; d != nil {
-				if d.Name != "" && d.Name != "local" {
-					return wrong("the volume driver \"" + d.Name + "\" is not found: a node has the driver local only")
-				}
 				v.Options = d.Options
 			}
 			m.Volumes[one.GetTarget()] = v
@@ -172,6 +183,34 @@ func (m *Mounts) add(asked dockertypes.Mount) error {
 	}
 	m.List = append(m.List, one)
 	return nil
+}
+
+// recursion returns the targets of binds. The kernel makes the mounts below those in readOnly read-only, and a container does not get
+// the mounts below those in alone.
+func (c *Create) recursion() (readOnly, alone map[string]bool) {
+	readOnly, alone = map[string]bool{}, map[string]bool{}
+	for _, text := range c.HostConfig.Binds {
+		if m, err := bind(text); err == nil && m.GetReadOnly() && private(m.GetPropagation()) && !c.flat {
+			readOnly[m.GetTarget()] = true
+		}
+	}
+	for _, m := range c.HostConfig.Mounts {
+		o := m.BindOptions
+		if m.Type != "bind" {
+			continue
+		}
+		if o == nil {
+			o = &dockertypes.BindOptions{}
+		}
+		alone[path.Clean(m.Target)] = o.NonRecursive
+		readOnly[path.Clean(m.Target)] = m.ReadOnly && private(o.Propagation) && !o.NonRecursive && !o.ReadOnlyNonRecursive && !c.flat
+	}
+	return readOnly, alone
+}
+
+// private reports whether no mount of the host appears in a bind later, which would be writable.
+func private(propagation string) bool {
+	return propagation == "" || propagation == "private" || propagation == "rprivate"
 }
 
 func tmpfs(asked dockertypes.Mount) *longshorev1.Tmpfs {

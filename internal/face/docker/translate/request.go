@@ -42,7 +42,7 @@ func (c *Create) Request(name string, network func(string) (string, error)) (Req
 		AutoRemove: h.AutoRemove, NewPrivileges: true, Sysctls: h.Sysctls, Groups: h.GroupAdd,
 		CpusetCpus: h.CpusetCpus, CpusetMems: h.CpusetMems, CpuShares: uint64(max(h.CPUShares, 0)), MemoryBytes: uint64(max(h.Memory, 0)), MemorySwapBytes: h.MemorySwap,
 		MemoryReservationBytes: uint64(max(h.MemoryReservation, 0)), CpuQuota: h.CPUQuota, CpuPeriod: uint64(max(h.CPUPeriod, 0)), Cpus: float64(h.NanoCPUs) / 1e9,
-		OomScoreAdj: int32(h.OomScoreAdj), Annotations: h.Annotations, Links: h.Links, VolumesFrom: h.VolumesFrom, PublishAll: h.PublishAllPorts,
+		OomScoreAdj: int32(h.OomScoreAdj), Annotations: h.Annotations, Links: links(h.Links), VolumesFrom: h.VolumesFrom, PublishAll: h.PublishAllPorts,
 		Pid: mode(h.PidMode), Ipc: h.IpcMode, Uts: h.UTSMode, Cgroupns: h.CgroupnsMode, Userns: mode(h.UsernsMode), DeviceCgroupRules: h.DeviceCgroupRules,
 		BlkioWeight: uint32(h.BlkioWeight), Systemd: "false", NoLog: h.LogConfig.Type == "none",
 		Restart: policy(h.RestartPolicy), OomKillDisable: h.OomKillDisable != nil && *h.OomKillDisable,
@@ -69,6 +69,9 @@ func (c *Create) Request(name string, network func(string) (string, error)) (Req
 		v := uint64(*n)
 		req.MemorySwappiness = &v
 	}
+	if size := h.ConsoleSize; c.Tty && size[0] > 0 && size[1] > 0 {
+		req.Size = &longshorev1.Size{Rows: uint32(min(size[0], 0xffff)), Cols: uint32(min(size[1], 0xffff))}
+	}
 	if c.StopTimeout != nil {
 		req.StopGrace = durationpb.New(Grace(*c.StopTimeout))
 	}
@@ -94,6 +97,18 @@ func Grace(seconds int) time.Duration {
 		return forever
 	}
 	return time.Duration(seconds) * time.Second
+}
+
+// links returns links as NAME[:ALIAS]. A client may send them as inspect shows them: /NAME:/CONTAINER/ALIAS.
+func links(list []string) (out []string) {
+	for _, l := range list {
+		name, alias, ok := strings.Cut(strings.TrimPrefix(l, "/"), ":")
+		if ok {
+			name += ":" + alias[strings.LastIndexByte(alias, '/')+1:]
+		}
+		out = append(out, name)
+	}
+	return out
 }
 
 func mode(text string) string {
@@ -230,10 +245,24 @@ func (c *Create) security(req *longshorev1.CreateRequest) error {
 // spec returns the changes of the spec that a request of the node has no field for.
 func (c *Create) spec() func(*specs.Spec) {
 	masked, readonly := c.HostConfig.MaskedPaths, c.HostConfig.ReadonlyPaths
-	if masked == nil && readonly == nil || c.HostConfig.Privileged {
-		return nil
+	if c.HostConfig.Privileged {
+		masked, readonly = nil, nil
 	}
+	below, alone := c.recursion()
 	return func(s *specs.Spec) {
+		for i, m := range s.Mounts {
+			replace := func(old, by string) {
+				if at := slices.Index(m.Options, old); at >= 0 {
+					s.Mounts[i].Options[at] = by
+				}
+			}
+			if below[m.Destination] {
+				replace("ro", "rro")
+			}
+			if alone[m.Destination] {
+				replace("rbind", "bind")
+			}
+		}
 		if s.Linux == nil {
 			return
 		}

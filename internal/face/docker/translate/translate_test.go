@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/dockerhttp"
@@ -122,6 +123,63 @@ func TestOlderVersions(t *testing.T) {
 	_ = c
 }
 
+// TestWordsOfRefusals compares errors that clients or suites match.
+func TestWordsOfRefusals(t *testing.T) {
+	for body, want := range map[string]string{
+		`"Env":["=foo"]`:                    "invalid environment variable: =foo",
+		`"HostConfig":{"Tmpfs":{"rel":""}}`: "mount path must be absolute",
+		`"HostConfig":{"Tmpfs":{"//":""}}`:  "destination can't be '/'",
+		`"HostConfig":{"Mounts":[{"Type":"volume","Source":"v","Target":"/x","VolumeOptions":{"Subpath":"/etc"}}]}`:             "subpath must be a relative path",
+		`"HostConfig":{"Mounts":[{"Type":"bind","Source":"/etc","Target":"/x","BindOptions":{"ReadOnlyForceRecursive":true}}]}`: "needs ReadOnly",
+		`"HostConfig":{"CpuShares":-1}`:         "invalid CPU shares (-1)",
+		`"HostConfig":{"Annotations":{"":"a"}}`: "invalid Annotations",
+		`"HostConfig":{"Mounts":[{"Type":"volume","Target":"/x","VolumeOptions":{"DriverConfig":{"Name":"far"}}}]}`: `plugin "far" not found`,
+	} {
+		if _, _, err := request(t, "1.51", `{"Image":"busybox",`+body+`}`); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", body, err, want)
+		}
+	}
+}
+
+// TestFormsOfARequest sends links as inspect shows them, a working directory with a slash at its end, and the size of a terminal.
+func TestFormsOfARequest(t *testing.T) {
+	c, r, err := request(t, "1.51", `{"Image":"busybox","Tty":true,"WorkingDir":"/tmp/","HostConfig":{"ConsoleSize":[50,132],"Links":["/db:/web/base","cache:/c","plain"]}}`)
+	if err != nil || c.WorkingDir != "/tmp" || r.GetSize().GetRows() != 50 || r.GetSize().GetCols() != 132 || strings.Join(r.GetLinks(), " ") != "db:base cache:c plain" {
+		t.Errorf("%v, %v", r.CreateRequest, err)
+	}
+}
+
+// TestMountsBelowBinds compares the mount options of recursive and other binds.
+func TestMountsBelowBinds(t *testing.T) {
+	body := `{"Image":"busybox","HostConfig":{"Binds":["/etc:/a:ro","/etc:/b:ro,rslave","/etc:/c"],"Mounts":[{"Type":"bind","Source":"/etc","Target":"/d","ReadOnly":true},
+		{"Type":"bind","Source":"/etc","Target":"/e","ReadOnly":true,"BindOptions":{"NonRecursive":true}},{"Type":"bind","Source":"/etc","Target":"/f","ReadOnly":true,"BindOptions":{"ReadOnlyNonRecursive":true}}]}}`
+	for version, want := range map[string]string{
+		"1.51": "/a:rbind,rro /b:rbind,ro /c:rbind,rw /d:rbind,rro /e:bind,ro /f:rbind,ro",
+		"1.43": "/a:rbind,ro /b:rbind,ro /c:rbind,rw /d:rbind,ro /e:bind,ro /f:rbind,ro",
+	} {
+		_, r, err := request(t, version, body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		spec := &specs.Spec{}
+		for _, m := range r.Mounts.List[:6] {
+			options := []string{"rbind", "rw"}
+			if m.GetReadOnly() {
+				options[1] = "ro"
+			}
+			spec.Mounts = append(spec.Mounts, specs.Mount{Destination: m.GetTarget(), Options: options})
+		}
+		r.Spec(spec)
+		var list []string
+		for _, m := range spec.Mounts {
+			list = append(list, m.Destination+":"+strings.Join(m.Options, ","))
+		}
+		if got := strings.Join(list, " "); got != want {
+			t.Errorf("%s: %s, want %s", version, got, want)
+		}
+	}
+}
+
 func TestUpdates(t *testing.T) {
 	c, _, err := request(t, "1.51", `{"Image":"busybox","HostConfig":{"Memory":67108864}}`)
 	if err != nil {
@@ -129,7 +187,7 @@ func TestUpdates(t *testing.T) {
 	}
 	n := int64(-1)
 	c.Update(&dockertypes.Resources{Memory: 100 << 20, PidsLimit: &n}, dockertypes.RestartPolicy{Name: "always"})
-	if c.HostConfig.Memory != 100<<20 || c.HostConfig.PidsLimit != nil || c.HostConfig.RestartPolicy.Name != "always" {
+	if c.HostConfig.Memory != 100<<20 || c.HostConfig.PidsLimit == nil || *c.HostConfig.PidsLimit != 0 || c.HostConfig.RestartPolicy.Name != "always" {
 		t.Errorf("%+v", c.HostConfig)
 	}
 	req, err := Update(&dockertypes.Resources{PidsLimit: &n}, dockertypes.RestartPolicy{Name: "on-failure", MaximumRetryCount: 3})

@@ -57,9 +57,8 @@ func (c *Create) Update(res *dockertypes.Resources, p dockertypes.RestartPolicy)
 		h.CpusetMems = res.CpusetMems
 	}
 	if n := res.PidsLimit; n != nil {
-		if h.PidsLimit = n; *n <= 0 {
-			h.PidsLimit = nil
-		}
+		limit := max(*n, 0)
+		h.PidsLimit = &limit
 	}
 	if p.Name != "" {
 		h.RestartPolicy = p

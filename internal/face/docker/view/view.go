@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/netip"
 	"os"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -24,6 +25,8 @@ type Object struct {
 	Sandbox   core.Sandbox
 	Asked     *translate.Create
 	Record    *solo.Record
+	// Links are those of the container to others, and Aliases the names that links of others give it, as docker shows them.
+	Links, Aliases []string
 	// NetworkID returns the id of a network by its name.
 	NetworkID func(name string) string
 	// VolumePath returns the directory of a volume's files.
@@ -140,6 +143,7 @@ func (o *Object) Inspect() *dockertypes.Container {
 	host := *o.Asked.HostConfig
 	host.RestartPolicy = dockertypes.RestartPolicy{Name: orNo(string(c.Config.Restart.Name)), MaximumRetryCount: c.Config.Restart.Max}
 	complete(&host)
+	host.Links = o.Links
 	doc := &dockertypes.Container{
 		ContainerJSONBase: &dockertypes.ContainerJSONBase{
 			ID: string(c.ID), Created: Stamp(c.Created), Path: program, Args: args, State: o.state(), Image: string(c.Image), Name: "/" + string(c.Key),
@@ -209,7 +213,7 @@ func (o *Object) mounts() []dockertypes.MountPoint {
 		if o.VolumePath != nil {
 			m.Source = o.VolumePath(v.Name)
 		}
-		if v.Labels[core.AnonymousLabel] != "" {
+		if v.Labels[core.AnonymousLabel] != "" && !slices.ContainsFunc(o.Asked.HostConfig.Mounts, func(m dockertypes.Mount) bool { return path.Clean(m.Target) == v.Target }) {
 			m.Mode = ""
 		} else if mode := o.bindMode(v.Target); mode != "" {
 			m.Mode = mode
@@ -426,7 +430,7 @@ type PublishedPort struct {
 func (o *Object) Summary(now time.Time, _ dockerhttp.Version) Summary {
 	c := &o.Container
 	s := Summary{
-		ID: string(c.ID), Names: []string{"/" + string(c.Key)}, Image: o.Asked.Image, ImageID: string(c.Image), Command: o.command(), Created: c.Created.Unix(),
+		ID: string(c.ID), Names: append([]string{"/" + string(c.Key)}, o.Aliases...), Image: o.Asked.Image, ImageID: string(c.Image), Command: o.command(), Created: c.Created.Unix(),
 		Ports: o.publishedPorts(), Labels: c.Labels, State: Status(c), Status: o.StatusText(now), Mounts: o.mounts(),
 	}
 	if s.Labels == nil {
