@@ -94,7 +94,7 @@ var allowedByName = map[string]string{
 	"internal/engine/changes/changes.go:store":              ownFiles,
 	"internal/engine/create.go:root":                        inRoots,
 	"internal/engine/renew.go:newRenewal":                   ownFiles,
-	"internal/engine/renew.go:etc":                          inRoots,
+	"internal/engine/etc/etc.go:Renew":                      inRoots,
 	"internal/engine/etc/etc.go:Files":                      ownFiles,
 	"internal/engine/dirs.go:makeBundle":                    ownFiles,
 	"internal/engine/survey/paths.go:dirIDs":                ownFiles,

@@ -303,13 +303,15 @@ type Network interface {
 	// Attach gives a sandbox that is set up one more interface, and returns its whole network as it
 	// is then; after an error it is as it was. AlreadyExists when it is on that network, or when
 	// another sandbox has an address that is wanted; NotFound, InvalidArgument.
-	//
-	// An interface that no later request knows of, in Last, is taken away by recovery.
+	// Recovery removes interfaces that are missing in Last of later requests.
 	Attach(ctx context.Context, req NetworkRequest, a Attachment) (NetworkStatus, error)
 	// Detach removes a sandbox's interface on a network and returns the remaining status. Ports of
 	// the host and the default route move to another interface that leads out, the first of those
 	// that are left. It is idempotent.
 	Detach(ctx context.Context, req NetworkRequest, network string) (NetworkStatus, error)
+	// Publish replaces the host ports of a sandbox that is set up; without want it gives them back. Errors are those of Setup
+	// and leave no ports. Ports that CNI plugins publish stay as they are.
+	Publish(ctx context.Context, req NetworkRequest, want []Port) (NetworkStatus, error)
 	// Teardown is idempotent and works when the namespace no longer exists.
 	Teardown(ctx context.Context, req NetworkRequest) error
 	Info(ctx context.Context) (NetworkInfo, error)

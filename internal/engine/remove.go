@@ -221,8 +221,10 @@ func (c view) closeSandbox(ctx context.Context, id core.ID, opts StopOptions, pl
 		}
 	}
 	if opts.IfEnded {
-		if held, err := e.joins().Held(id); err != nil || held {
+		if held, err := e.joins().Held(id); err != nil {
 			return false, err
+		} else if held {
+			return false, e.All().Attachments.Withdraw(ctx, &sb)
 		}
 	}
 	ctx, cancel := underway.Cleanup(ctx)

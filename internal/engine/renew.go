@@ -3,11 +3,9 @@ package engine
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -141,7 +139,7 @@ func (r *renewal) stages() []stages.Stage {
 		{Name: "forget", Do: r.forget},
 		{Name: "reserve", Do: r.reserve},
 		{Name: "pin", Do: r.ofSandbox((*sandboxBuild).namespaces)},
-		{Name: "network", Do: r.ofSandbox((*sandboxBuild).network)},
+		{Name: "network", Do: r.network},
 		{Name: "files", Do: r.ofSandbox(r.files)},
 		{Name: "init", Do: r.ofSandbox((*sandboxBuild).init)},
 		{Name: "etc", Do: r.etc},
@@ -207,6 +205,16 @@ func (r *renewal) reserve(ctx context.Context) error {
 	return nil
 }
 
+// network gives the sandbox its network again, or only its host ports if others have kept it ready.
+func (r *renewal) network(ctx context.Context) error {
+	if r.sandbox != nil {
+		return r.ofSandbox((*sandboxBuild).network)(ctx)
+	}
+	ports := r.e.All().Attachments
+	r.pipeline.Undo.Add("ports", func(ctx context.Context) error { return ports.Withdraw(ctx, &r.sb) })
+	return ports.Publish(ctx, &r.sb)
+}
+
 // files replaces the files in the stopped sandbox's directory.
 func (r *renewal) files(b *sandboxBuild, ctx context.Context) error { //nolint:revive // b is the receiver of the other stages of this kind
 	if err := (teardown{e: r.e}).sandboxDir(ctx, b.sb.Dir); err != nil {
@@ -223,36 +231,7 @@ func (r *renewal) etc(ctx context.Context) error {
 			return fmt.Errorf("refresh the files of its sandbox: %w", err)
 		}
 	}
-	var own []string
-	shared := false
-	for _, name := range etc.Files(r.sb.Dir) {
-		source, mounted := "", false
-		for _, m := range r.spec.Mounts {
-			if m.Destination == "/etc/"+name {
-				source, mounted = m.Source, true
-			}
-		}
-		switch {
-		case strings.HasPrefix(source, r.sb.Dir+"/"):
-			shared = true
-		case !mounted && r.c.Image != "" && !etc.Covered(r.spec.Mounts):
-			own = append(own, name)
-		}
-	}
-	if shared {
-		if _, err := etc.Share(ctx, r.e.o.Roots, &r.sb, etc.Files(r.sb.Dir)); err != nil {
-			return err
-		}
-	}
-	if len(own) == 0 {
-		return nil
-	}
-	root, err := os.OpenRoot(filepath.Join(r.c.Bundle, "rootfs"))
-	if err != nil {
-		return err
-	}
-	_, err = etc.Write(root, &r.sb, own)
-	return errors.Join(err, root.Close())
+	return etc.Renew(ctx, r.e.o.Roots, &r.sb, etc.Container{Mounts: r.spec.Mounts, Root: filepath.Join(r.c.Bundle, "rootfs"), Layer: r.c.Image != ""})
 }
 
 func (r *renewal) launch(ctx context.Context) error {

@@ -9,6 +9,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/network/bridge"
 	"github.com/longshore/longshore/internal/network/kernel"
 	"github.com/longshore/longshore/internal/network/netconf"
 )
@@ -203,6 +204,29 @@ func (n *Network) detach(ctx context.Context, req core.NetworkRequest, network s
 		return st, err
 	}
 	return st, k.Release(ctx, req, name)
+}
+
+// Publish implements core.Network.
+func (n *Network) Publish(ctx context.Context, req core.NetworkRequest, want []core.Port) (core.NetworkStatus, error) {
+	if req.Last.Mode == netconf.StatusHost || req.Last.Mode == string(netconf.ModeCNI) {
+		return req.Last, nil
+	}
+	st := req.Last
+	err := context.Cause(ctx)
+	if err == nil {
+		err = n.bridges.unpublish(req)
+	}
+	if err == nil {
+		n.claims.Drop(req.Sandbox)
+		st.Ports = nil
+		if on := n.bridges.portsOn(req, st); on != nil && len(want) > 0 {
+			st.Ports, err = bridge.ClaimAndPublish(on, req.Sandbox, want)
+		}
+	}
+	if err != nil {
+		return st, fmt.Errorf("publish the ports of sandbox %s: %w", req.Sandbox.Short(), err)
+	}
+	return st, nil
 }
 
 // checkAttached compares each interface with the status that Setup returned, in the order of the interfaces.

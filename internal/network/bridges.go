@@ -68,6 +68,18 @@ func (b *bridges) portsNetwork(req core.NetworkRequest) string {
 	return ""
 }
 
+// unpublish removes the rules of a sandbox's host ports.
+func (b *bridges) unpublish(req core.NetworkRequest) error {
+	for _, from := range append([]*bridge.Bridge{b.standard}, b.users.Bridges()...) {
+		if from.Publishes(req.Sandbox) {
+			if err := from.Unpublish(req.Sandbox); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
 // move makes the host ports and the default route lead to the right ones of the interfaces of st.
 func (b *bridges) move(req core.NetworkRequest, st core.NetworkStatus) error {
 	to := b.portsOn(req, st)

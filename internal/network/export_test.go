@@ -16,7 +16,7 @@ func (n *Network) OpenIngress(in core.Ingress, on *vxlan.Network, subnets []core
 
 func (n *Network) CloseIngress(on ...*vxlan.Network) error { return n.ingress.Close(on) }
 
-func (n *Network) Publish(list []core.PublishedPort) ([]core.TakenPort, error) {
+func (n *Network) PublishAll(list []core.PublishedPort) ([]core.TakenPort, error) {
 	return n.ingress.Publish(list)
 }
 

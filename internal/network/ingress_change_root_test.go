@@ -22,7 +22,7 @@ func TestBackendsOfAPublishedPortComeAndGo(t *testing.T) {
 		r := newRig(t, nil)
 		o := newOutside(t)
 		m := newMesh(t, r, meshRange)
-		if _, err := r.net.Publish(nil); !errdefs.IsFailedPrecondition(err) {
+		if _, err := r.net.PublishAll(nil); !errdefs.IsFailedPrecondition(err) {
 			t.Errorf("without an ingress: %v", err)
 		}
 		m.openIngress()
@@ -66,12 +66,12 @@ func TestBackendsOfAPublishedPortComeAndGo(t *testing.T) {
 			odd.Backends = append(odd.Backends, core.OverlayBackend{Addr: netip.MustParseAddr(a)})
 		}
 		odd.Backends = append(odd.Backends, core.OverlayBackend{}, core.OverlayBackend{Addr: m.addr(12), Draining: true})
-		if _, err := r.net.Publish([]core.PublishedPort{odd}); !errdefs.IsInvalidArgument(err) || strings.Count(err.Error(), "backend") != 7 {
+		if _, err := r.net.PublishAll([]core.PublishedPort{odd}); !errdefs.IsInvalidArgument(err) || strings.Count(err.Error(), "backend") != 7 {
 			t.Errorf("backends that cannot be: %v", err)
 		}
 		answers(t, o.ns, "tcp", to, m.addr(2), 12)
 		for _, list := range [][]core.PublishedPort{{m.port("tcp", 0, 12)}, {m.port("icmp", 1, 12)}, {m.port("tcp", 80, 12), m.port("", 80)}} {
-			if _, err := r.net.Publish(list); !errdefs.IsInvalidArgument(err) {
+			if _, err := r.net.PublishAll(list); !errdefs.IsInvalidArgument(err) {
 				t.Errorf("%v: %v", list, err)
 			}
 		}

@@ -41,7 +41,7 @@ func (v victim) run() error {
 	if err := n.OpenIngress(v.Ingress, on, v.Subnets); err != nil {
 		return err
 	}
-	if _, err := n.Publish(v.Ports); err != nil {
+	if _, err := n.PublishAll(v.Ports); err != nil {
 		return err
 	}
 	fmt.Println("published")

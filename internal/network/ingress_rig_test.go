@@ -284,7 +284,7 @@ func (m *mesh) port(proto string, port uint16, tasks ...int) core.PublishedPort 
 // publish publishes ports, and wants these to be taken.
 func (m *mesh) publish(list []core.PublishedPort, taken ...uint16) {
 	m.t.Helper()
-	got, err := m.r.net.Publish(list)
+	got, err := m.r.net.PublishAll(list)
 	if err != nil {
 		m.t.Fatal(err)
 	}

@@ -332,7 +332,7 @@ func (n *Network) restoreShared(ctx context.Context, live []core.NetworkRequest)
 	var boxes []names.Box
 	alive := map[core.ID]bool{}
 	for _, req := range live {
-		alive[req.Sandbox] = true
+		alive[req.Sandbox] = len(req.Last.Ports) > 0 // otherwise the holder may have sockets of ports that the sandbox gave back
 		if req.Last.Resolver.IsValid() {
 			boxes = append(boxes, n.box(req, req.Last))
 		}

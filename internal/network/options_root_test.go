@@ -308,6 +308,39 @@ func TestPublishedPortsAreTaken(t *testing.T) {
 		}
 		taken("with the next agent", true)
 		reach("with the next agent")
+		publish := func(want []core.Port) core.NetworkStatus {
+			t.Helper()
+			st, err := r.net.Publish(t.Context(), b.req, want)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return st
+		}
+		was := b.req.Last.Ports
+		if b.req.Last = publish(nil); len(b.req.Last.Ports) > 0 || len(b.req.Last.Interfaces) != 1 {
+			t.Errorf("after the ports were given back: %+v", b.req.Last)
+		}
+		taken("given back", false)
+		publish(was)
+		taken("published again", true)
+		r.start() // the agent died before it recorded the ports
+		if err := r.net.Recover(t.Context(), []core.NetworkRequest{b.req}); err != nil {
+			t.Fatal(err)
+		}
+		taken("not recorded", false)
+		blocked, err := net.Listen("tcp", ":18080")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := r.net.Publish(t.Context(), b.req, was); !errors.As(err, new(*core.PortError)) {
+			t.Errorf("a port that another program has: %v", err)
+		}
+		_ = blocked.Close()
+		taken("after a failure", false)
+		b.req.Last = publish(was)
+		taken("published once more", true)
+		reach("published once more")
+		r.check(b)
 		r.down(b)
 		taken("without the sandbox", false)
 		if held, err := h.Names(t.Context()); err != nil || len(held) > 0 {

@@ -115,7 +115,7 @@ func (p project) complete() {
 		return strings.Count(ps, " Up ") == 4 && strings.Contains(ps, "(healthy)") && strings.Contains(ps, "0.0.0.0:18081->80/tcp")
 	})
 	nodetest.Eventually(p.t, "web serves", func() bool { return p.tries("exec", "-T", "web", "wget", "-q", "-O-", "http://127.0.0.1/page") == 0 })
-	p.page("http://127.0.0.1:18081/page")
+	p.page("http://127.0.0.1:18081/page", "served")
 }
 
 // logged asserts that the service web has written this line.
@@ -157,6 +157,13 @@ func (p project) life() {
 		t.Errorf("up with a change of web alone: %v, %v before", after, before)
 	}
 	p.logged("web two")
+	t.Setenv("B", "two")
+	p.compose("up", "-d") // side uses the network of db; the new db gets the port of the old one
+	p.complete()
+	if replaced := p.ids(); replaced["db"] == before["db"] || replaced["db"] == "" {
+		t.Errorf("up with a change of db: it is still %q", replaced["db"])
+	}
+	p.page("http://127.0.0.1:18082/i", "data")
 
 	p.compose("up", "-d", "--scale", "worker=3")
 	if n := len(strings.Fields(p.compose("ps", "-q", "worker"))); n != 3 {

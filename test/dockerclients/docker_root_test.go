@@ -226,7 +226,7 @@ func TestDockerConnects(t *testing.T) {
 		r.matches(`^127\.0\.0\.1:\d+$`, "port", "web", "81/tcp")
 		// Nothing listens at ::1 (docs/limits.md), so clients of localhost connect to 127.0.0.1 next.
 		for _, host := range []string{"127.0.0.1", "localhost", hostIP} {
-			r.page("http://" + net.JoinHostPort(host, "8080") + "/page")
+			r.page("http://"+net.JoinHostPort(host, "8080")+"/page", "served")
 		}
 		r.fails(125, "port is already allocated", "run", "--name", "second", "-p", "8080:80", "busybox", "true")
 		r.docker("rm", "-f", "second")
@@ -291,8 +291,8 @@ func TestDockerShips(t *testing.T) {
 	})
 }
 
-// page asserts that a published port serves the page.
-func (r *rig) page(url string) {
+// page asserts that a published port serves a page with this word.
+func (r *rig) page(url, want string) {
 	r.t.Helper()
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	req, err := http.NewRequestWithContext(r.t.Context(), http.MethodGet, url, nil)
@@ -306,7 +306,7 @@ func (r *rig) page(url string) {
 	}
 	defer func() { _ = resp.Body.Close() }()
 	var word string
-	if _, err := fmt.Fscan(resp.Body, &word); err != nil || word != "served" {
+	if _, err := fmt.Fscan(resp.Body, &word); err != nil || word != want {
 		r.t.Errorf("%s: %q, %v", url, word, err)
 	}
 }

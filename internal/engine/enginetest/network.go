@@ -151,6 +151,26 @@ func (n *Network) Detach(ctx context.Context, req core.NetworkRequest, network s
 	return st, nil
 }
 
+// Publish replaces the ports.
+func (n *Network) Publish(ctx context.Context, req core.NetworkRequest, want []core.Port) (core.NetworkStatus, error) {
+	if err := n.check(ctx, "Publish"); err != nil {
+		return req.Last, err
+	}
+	n.lock.Lock()
+	defer n.lock.Unlock()
+	st := req.Last
+	st.Ports = nil
+	n.held[req.Sandbox] = st
+	err := n.freePorts(want)
+	if err == nil {
+		st.Ports, err = n.choosePorts(want)
+	}
+	if err == nil {
+		n.held[req.Sandbox] = st
+	}
+	return st, err
+}
+
 // Recover removes interfaces that are not in the request of their sandbox. The addresses of
 // sandboxes that have none are for the engine to find.
 func (n *Network) Recover(ctx context.Context, live []core.NetworkRequest) error {

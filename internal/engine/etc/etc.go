@@ -126,6 +126,47 @@ func write(in *os.Root, name string, content []byte, to owner) error {
 	return errors.Join(err, f.Chmod(0o644), f.Chown(to.uid, to.gid), f.Close())
 }
 
+// Container is where a container that has run before has the files.
+type Container struct {
+	Mounts []specs.Mount
+	Root   string // its root filesystem
+	Layer  bool   // the root filesystem has a layer of its own
+}
+
+// Renew replaces the files of a container by those that its sandbox has now.
+func Renew(ctx context.Context, roots core.Roots, sb *core.Sandbox, c Container) error {
+	var own []string
+	shared := false
+	for _, name := range Files(sb.Dir) {
+		source, mounted := "", false
+		for _, m := range c.Mounts {
+			if m.Destination == "/etc/"+name {
+				source, mounted = m.Source, true
+			}
+		}
+		switch {
+		case strings.HasPrefix(source, sb.Dir+"/"):
+			shared = true
+		case !mounted && c.Layer && !Covered(c.Mounts):
+			own = append(own, name)
+		}
+	}
+	if shared {
+		if _, err := Share(ctx, roots, sb, Files(sb.Dir)); err != nil {
+			return err
+		}
+	}
+	if len(own) == 0 {
+		return nil
+	}
+	root, err := os.OpenRoot(c.Root)
+	if err != nil {
+		return err
+	}
+	_, err = Write(root, sb, own)
+	return errors.Join(err, root.Close())
+}
+
 // Covered reports whether a mount of the spec covers /etc or a directory above it, so that files
 // in the root filesystem would not be visible.
 func Covered(mounts []specs.Mount) bool {

@@ -131,6 +131,49 @@ func TestAHolderKeepsItsNetworkForOthers(t *testing.T) {
 	r.Clean()
 }
 
+// TestAHolderGivesItsPortsBack: while others use the network of a container that has ended, another container gets its host ports.
+func TestAHolderGivesItsPortsBack(t *testing.T) {
+	r := newRig(t)
+	cfg := core.SandboxConfig{Namespaces: all, Network: core.NetworkConfig{Ports: []core.Port{{Proto: "tcp", Host: 80, Container: 80}}}}
+	run := func(name string, cfg core.SandboxConfig) (core.Sandbox, core.Container) {
+		t.Helper()
+		sb, c, err := r.create(name, cfg)
+		if err == nil {
+			err = r.cli().StartContainer(t.Context(), c.ID)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return sb, c
+	}
+	holder, h := run("holder", cfg)
+	_, c := r.run("joins", core.Namespaces{Net: join(h), UTS: shared})
+	if _, _, err := r.create("other", cfg); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("a port that is in use: %v", err)
+	}
+	r.ends(h)
+	if now := r.sandbox(holder.ID); len(now.Network.Ports) > 0 || now.State != core.SandboxReady || len(now.Config.Network.Ports) != 1 {
+		t.Errorf("the holder's sandbox has %+v", now)
+	}
+	_, other := run("other", cfg)
+	if err := r.starts(h); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("a start while another has the port: %v", err)
+	}
+	if now := r.sandbox(holder.ID); len(now.Network.Ports) > 0 {
+		t.Errorf("after a start that failed the holder's sandbox has %+v", now.Network.Ports)
+	}
+	r.ends(other)
+	if err := r.starts(h); err != nil {
+		t.Fatal(err)
+	}
+	if now := r.sandbox(holder.ID); len(now.Network.Ports) != 1 {
+		t.Errorf("the holder was started again with the ports %+v", now.Network.Ports)
+	}
+	r.ends(c)
+	r.ends(h)
+	r.Clean()
+}
+
 func TestARemovedHolder(t *testing.T) {
 	r := newRig(t)
 	_, h := r.run("holder", all)

@@ -160,6 +160,11 @@ func (Network) Detach(_ context.Context, req core.NetworkRequest, _ string) (cor
 	return req.Last, nil
 }
 
+// Publish changes nothing: no ports are published.
+func (Network) Publish(_ context.Context, req core.NetworkRequest, _ []core.Port) (core.NetworkStatus, error) {
+	return req.Last, nil
+}
+
 // Teardown succeeds: nothing was set up.
 func (Network) Teardown(context.Context, core.NetworkRequest) error { return nil }
 

@@ -438,6 +438,19 @@ func (b *Bridge) Publish(id core.ID, claimed []core.Port) error {
 	return nil
 }
 
+// ClaimAndPublish claims host ports for a sandbox that has an address on b, and adds their rules. After an error it has none.
+func ClaimAndPublish(b *Bridge, id core.ID, want []core.Port) ([]core.Port, error) {
+	claimed, err := b.claim(id, placed(want, b.hostIP))
+	if err != nil {
+		return nil, err
+	}
+	if err := b.Publish(id, claimed); err != nil {
+		b.claims.Drop(id)
+		return nil, err
+	}
+	return claimed, nil
+}
+
 // forgetNeighbours removes the host's neighbour entries of a sandbox's addresses. They would
 // expire, but the kernel has room for only a thousand.
 func (b *Bridge) forgetNeighbours(id core.ID) {
