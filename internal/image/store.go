@@ -227,4 +227,9 @@ func newInProcess(root string, settings worker.Settings) (runner, error) {
 }
 
 func (inProcess) Confinement() string { return "none: fetching and unpacking run in the agent" }
-func (inProcess) Close() error        { return nil }
+
+// Close ends the downloads that still run after a pull has failed, as the end of a worker process does.
+func (p inProcess) Close() error {
+	p.Stop()
+	return nil
+}

@@ -160,6 +160,12 @@ func New(root string, settings Settings) (*Worker, error) {
 	}, nil
 }
 
+// Stop stops all work in progress and returns when it has ended.
+func (w *Worker) Stop() {
+	w.layers.Stop()
+	w.blobs.Stop()
+}
+
 func (w *Worker) sumsFile(dir string) string { return filepath.Join(w.root, SumsDir, dir) }
 
 func (w *Worker) layerDir(dir string) string { return filepath.Join(w.root, LayerDir, dir) }
