@@ -85,6 +85,7 @@ type node struct {
 	solo       *solo.Node  // the containers of the control API and of Docker's
 	nri        *nri.Host   // nil without a socket for plugins
 	swarm      *swarm.Face // nil without the face
+	control    *control.Server
 	criu       criuProbe
 	// scrapes is the handler of CRI's metrics of pods; nil until that face exists.
 	scrapes atomic.Pointer[http.Handler]

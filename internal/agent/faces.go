@@ -148,12 +148,17 @@ func openDocker(n *node) func(context.Context, face.Deps) (face.Face, error) {
 			all = n.engine.All()
 		}
 		return docker.New(docker.Options{
-			All: all, CgroupDriver: driver, CDIDirs: n.cfg.Engine.CDIDirs, Swarm: n.swarmMember,
+			All: all, Restart: n.restartOfCLI, CgroupDriver: driver, CDIDirs: n.cfg.Engine.CDIDirs, Swarm: n.swarmMember,
 			Deps: d, Config: n.cfg.Face.Docker, Node: n.solo, Root: n.cfg.Agent.Root, Unified: func() bool { return n.cgroups.Mode() == core.CgroupV2 },
 			Transfers: n.images, Paused: n.store.Scope("docker-commits", false), Execs: n.store.Scope("docker-execs", false), Namespaces: n.keeper.Namespaces, Networks: n.network,
 			Others: []*engine.Client{n.engine.As(core.OwnerCLI)}, Bridge: n.cfg.Network.Bridge, Registry: n.cfg.Images.DefaultRegistry,
 		})
 	}
+}
+
+// restartOfCLI restarts a container of the command line.
+func (n *node) restartOfCLI(ctx context.Context, c core.Container, o engine.StopOptions) error {
+	return n.control.Restart(ctx, c, o)
 }
 
 // swarmMember returns the node's membership of a Swarm in the form of Docker's API. A worker does not know the ids of its

@@ -36,8 +36,7 @@ func (n *node) serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	controller, err := n.controller()
-	if err != nil {
+	if n.control, err = n.controller(); err != nil {
 		return err
 	}
 	stopEngine := n.runEngine(ctx, group)
@@ -45,7 +44,7 @@ func (n *node) serve(ctx context.Context) error {
 	if n.cfg.Engine.GrantsPolicy != "" {
 		listening.Control.Board = n.boardAPI
 	}
-	group.Go(func() error { return controller.Serve(ctx, listening.Control) })
+	group.Go(func() error { return n.control.Serve(ctx, listening.Control) })
 	group.Go(func() error { return listening.ServeMetrics(ctx) })
 	serveFaces(ctx, group, listening, faces)
 	group.Go(func() error { return n.tellSystemd(ctx) })

@@ -71,6 +71,11 @@ func (s *containerServer) Restart(ctx context.Context, req *longshorev1.RestartR
 	return &longshorev1.RestartResponse{}, nil
 }
 
+// Restart restarts a container of the owner "cli", for another API.
+func (s *Server) Restart(ctx context.Context, c core.Container, o engine.StopOptions) error {
+	return s.solo.Restart(ctx, c, o)
+}
+
 // Stop stops a container, or a sandbox with every container in it.
 func (s *containerServer) Stop(ctx context.Context, req *longshorev1.StopRequest) (*longshorev1.StopResponse, error) {
 	opts, err := stopOptions(req.GetSignal(), req.GetGrace(), access.StopRequest(ctx, "longshore stop"))

@@ -62,6 +62,8 @@ type Config struct {
 	TLSClientCA string `toml:"tls_client_ca"`
 	// Show has the owners of further containers that are shown, read-only: cli, cri, swarm, nomad, mesos, kata.
 	Show []string `toml:"show"`
+	// Manage has owners of Show. Clients may stop, kill and restart their containers, and run programs in them.
+	Manage []string `toml:"manage"`
 	// MaxConnections bounds the open connections of each socket. For more the idle ones are closed, the longest first; if each has a
 	// request in progress, new connections wait.
 	MaxConnections int `toml:"max_connections"`
@@ -85,6 +87,11 @@ func (c Config) Validate() error {
 	for _, owner := range c.Show {
 		if !slices.Contains(showable(), owner) {
 			return invalid.Errorf("face.docker.show: %q is none of %s", owner, strings.Join(showable(), ", "))
+		}
+	}
+	for _, owner := range c.Manage {
+		if !slices.Contains(c.Show, owner) {
+			return invalid.Errorf("face.docker.manage: %q is not in face.docker.show", owner)
 		}
 	}
 	return c.validateTCP()
@@ -111,6 +118,8 @@ type Options struct {
 	Networks solo.Networks
 	// All is the engine with every owner's objects, if the configuration shows those of others; otherwise nil.
 	All *engine.Client
+	// Restart restarts a container of the command line, for Config.Manage.
+	Restart func(context.Context, core.Container, engine.StopOptions) error
 	// Others are the engine as other owners with containers on these networks see it.
 	Others []*engine.Client
 	// Bridge is the name of the default network's interface.
@@ -153,7 +162,7 @@ func New(o Options) (*Face, error) {
 		return nil, err
 	}
 	f := &Face{o: o, own: o.Engine, log: o.Logger.With(slog.String("face", Name)), waiting: map[core.ID][]*pendingJoin{}}
-	f.events = &events.Server{Engine: o.Engine, Describe: f.describe, Endpoints: f.endpoints, Logger: f.log, HidesEnv: hidesEnv}
+	f.events = &events.Server{Engine: others{f}.reads(), Shown: others{f}.shownOwners(), Describe: f.describe, Endpoints: f.endpoints, Logger: f.log, HidesEnv: hidesEnv}
 	f.execs.f = f
 	f.makeParts()
 	var err error

@@ -89,7 +89,8 @@ func (fullSocket) SocketName() string { return FullSocket }
 func (r *rig) serve(t *testing.T) {
 	t.Helper()
 	config := DefaultConfig()
-	config.Socket, config.ReadSocket, config.Show = r.socket, r.socket+"-read", []string{"cli"}
+	config.Socket, config.ReadSocket, config.Show = r.socket, r.socket+"-read", []string{"cli", "nomad"}
+	config.Manage = []string{"nomad"}
 	r.authority = tlsconftest.New(t)
 	config.TCP, config.TLSClientCA = "127.0.0.1:0", r.authority.File
 	config.TLSCert, config.TLSKey = r.authority.Issue("node")

@@ -141,7 +141,7 @@ func (x *execs) createExec(w http.ResponseWriter, r *dockerhttp.Request) error {
 	if err != nil {
 		return err
 	}
-	c, err := x.f.find(ctx, r.Vars["id"])
+	c, _, err := others{x.f}.managed(ctx, r.Vars["id"])
 	if err != nil {
 		return err
 	}
@@ -221,7 +221,7 @@ func (x *execs) startExec(w http.ResponseWriter, r *dockerhttp.Request) error {
 	if err != nil {
 		return err
 	}
-	c, err := x.f.own.Container(ctx, e.container)
+	c, err := x.reads().Container(ctx, e.container)
 	if err != nil {
 		return noSuchExec(string(e.id))
 	}
@@ -267,7 +267,7 @@ func (x *execs) begin(ctx context.Context, c core.Container, e *execution) (*att
 	e.started = true
 	x.store(e)
 	x.f.publish(c, "exec_start: "+strings.Join(e.cfg.Cmd, " "), map[string]string{"execID": string(e.id)})
-	run := attach.Exec{Engine: x.f.own, Log: x.f.log, Owner: core.OwnerDocker, Call: "docker exec"}
+	run := attach.Exec{Engine: x.engine(&c), Log: x.f.log, Owner: core.OwnerDocker, Call: "docker exec"}
 	at, err := run.Start(context.WithoutCancel(ctx), c.ID, cfg)
 	if err != nil {
 		code := core.StartStatus(err)
@@ -336,15 +336,15 @@ func (x *execs) finishExec(ctx context.Context, c core.Container, e *execution, 
 	a, err := at.Run(ctx)
 	code := a.Exit.Status()
 	if err != nil {
-		if now, cerr := x.f.own.Container(ctx, c.ID); cerr == nil && running(&now, e.id) {
+		if now, cerr := x.reads().Container(ctx, c.ID); cerr == nil && running(&now, e.id) {
 			return // this agent ends: the next one learns the code
 		}
 		code = core.LostCode
 	}
 	x.ended(c, e, code)
-	run := attach.Exec{Engine: x.f.own, Log: x.f.log, Owner: core.OwnerDocker, Call: "docker exec"}
+	run := attach.Exec{Engine: x.engine(&c), Log: x.f.log, Owner: core.OwnerDocker, Call: "docker exec"}
 	run.End(ctx, at, false)
-	_ = x.f.own.ForgetExit(ctx, at.Ref) // the exec has the code
+	_ = x.engine(&c).ForgetExit(ctx, at.Ref) // the exec has the code
 }
 
 // running reports whether an exec's process runs.
@@ -377,7 +377,7 @@ func (x *execs) resizeExec(w http.ResponseWriter, r *dockerhttp.Request) error {
 	if !running {
 		return errdefs.ErrFailedPrecondition.WithMessage(fmt.Sprintf("exec process %s is not running", e.id))
 	}
-	if err := x.f.own.Resize(r.Context(), core.Ref{Container: e.container, Process: e.id}, size); err != nil {
+	if err := x.reads().Resize(r.Context(), core.Ref{Container: e.container, Process: e.id}, size); err != nil {
 		return err
 	}
 	return dockerhttp.Reply(w, http.StatusOK, nil)
@@ -411,7 +411,7 @@ func (x *execs) inspectExec(w http.ResponseWriter, r *dockerhttp.Request) error 
 	if err != nil {
 		return err
 	}
-	c, err := x.f.own.Container(r.Context(), e.container)
+	c, err := x.reads().Container(r.Context(), e.container)
 	if err != nil {
 		return noSuchExec(string(e.id))
 	}

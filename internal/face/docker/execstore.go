@@ -7,6 +7,7 @@ import (
 
 	"github.com/longshore/longshore/internal/attach"
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine"
 )
 
 // storedExec is an exec as it is stored for the next agent.
@@ -53,7 +54,7 @@ func (x *execs) recover(ctx context.Context) {
 		}
 	}
 	for id, one := range stored {
-		c, err := x.f.own.Container(ctx, one.Container)
+		c, err := x.reads().Container(ctx, one.Container)
 		if err != nil {
 			x.drop(id) // its container was removed
 			continue
@@ -72,19 +73,25 @@ func (x *execs) recover(ctx context.Context) {
 	}
 }
 
+// reads returns the engine that sees all containers with execs.
+func (x *execs) reads() *engine.Client { return others{x.f}.reads() }
+
+// engine returns the engine of a container's owner.
+func (x *execs) engine(c *core.Container) *engine.Client { return others{x.f}.engine(c) }
+
 // learn records the code of an exec that ended without an agent.
 func (x *execs) learn(ctx context.Context, c core.Container, e *execution) {
 	ref, code := core.Ref{Container: c.ID, Process: e.id}, core.LostCode
 	if p := c.Process(e.id); p != nil && p.Autopsy != nil {
 		code = p.Autopsy.Exit.Status()
-	} else if a, err := x.f.own.KeptExit(ctx, ref); err == nil {
+	} else if a, err := x.engine(&c).KeptExit(ctx, ref); err == nil {
 		code = a.Exit.Status()
 	}
 	x.ended(c, e, code)
-	run := attach.Exec{Engine: x.f.own, Log: x.f.log, Owner: core.OwnerDocker, Call: "docker exec"}
-	at := &attach.Session{Engine: x.f.own, Ref: ref}
+	run := attach.Exec{Engine: x.engine(&c), Log: x.f.log, Owner: core.OwnerDocker, Call: "docker exec"}
+	at := &attach.Session{Engine: x.engine(&c), Ref: ref}
 	run.End(ctx, at, false)
-	_ = x.f.own.ForgetExit(ctx, ref) // the exec has the code
+	_ = x.engine(&c).ForgetExit(ctx, ref) // the exec has the code
 }
 
 // The pause between two tries to read an exec's output, while the keeper has not noticed the end of the earlier agent.
@@ -97,14 +104,14 @@ const (
 func (x *execs) resume(ctx context.Context, c core.Container, e *execution) {
 	ref := core.Ref{Container: c.ID, Process: e.id}
 	for pause := firstTry; ; pause = min(2*pause, longestTry) {
-		streams, err := x.f.own.Streams(ctx, ref, core.StreamOptions{Stdout: true, Stderr: !e.cfg.Tty, Exclusive: true})
+		streams, err := x.engine(&c).Streams(ctx, ref, core.StreamOptions{Stdout: true, Stderr: !e.cfg.Tty, Exclusive: true})
 		if err == nil {
-			at := &attach.Session{Engine: x.f.own, Ref: ref, Streams: streams}
+			at := &attach.Session{Engine: x.engine(&c), Ref: ref, Streams: streams}
 			at.Follow(ctx)
 			x.drainExec(ctx, c, e, at)
 			return
 		}
-		now, cerr := x.f.own.Container(ctx, c.ID)
+		now, cerr := x.reads().Container(ctx, c.ID)
 		if cerr != nil {
 			return // it was removed
 		}

@@ -27,7 +27,7 @@ func (f *Face) find(ctx context.Context, ref string) (core.Container, error) {
 	c, err := f.findOwn(ctx, ref)
 	if errdefs.IsNotFound(err) {
 		if other, ok, oerr := (others{f}).find(ctx, ref); ok && oerr == nil {
-			return c, readOnly(&other)
+			return c, others{f}.readOnly(&other)
 		}
 	}
 	return c, err
@@ -160,9 +160,12 @@ func (f *Face) change(ctx context.Context, id core.ID, fn func(*translate.Create
 
 // describe returns the attributes of a container's events.
 func (f *Face) describe(id core.ID) (name, image string, labels map[string]string) {
-	c, err := f.own.Container(context.Background(), id)
+	c, err := others{f}.reads().Container(context.Background(), id)
 	if err != nil {
 		return "", "", nil
+	}
+	if c.Owner != core.OwnerDocker {
+		return others{f}.describe(&c)
 	}
 	if r, err := asked(c); err == nil {
 		image = r.Image

@@ -108,7 +108,7 @@ func (v verbs) stop(w http.ResponseWriter, r *dockerhttp.Request) error {
 	if err != nil {
 		return err
 	}
-	c, err := v.f.find(ctx, r.Vars["id"])
+	c, eng, err := others(v).managed(ctx, r.Vars["id"])
 	if err != nil {
 		return err
 	}
@@ -119,7 +119,7 @@ func (v verbs) stop(w http.ResponseWriter, r *dockerhttp.Request) error {
 	if !restarting {
 		v.f.killed(c, signalOf(c, opts.Signal))
 	}
-	if err := v.f.own.StopContainer(ctx, c.ID, opts); err != nil {
+	if err := eng.StopContainer(ctx, c.ID, opts); err != nil {
 		return err
 	}
 	v.f.publish(c, "stop", nil)
@@ -142,14 +142,18 @@ func (v verbs) restart(w http.ResponseWriter, r *dockerhttp.Request) error {
 	if err != nil {
 		return err
 	}
-	c, err := v.f.find(ctx, r.Vars["id"])
+	c, _, err := others(v).managed(ctx, r.Vars["id"])
 	if err != nil {
 		return err
 	}
 	if c.State == core.ContainerRunning || c.State == core.ContainerPaused {
 		v.f.killed(c, signalOf(c, opts.Signal))
 	}
-	if err := v.f.solo.Restart(ctx, c, opts); err != nil {
+	restart := v.f.solo.Restart
+	if c.Owner != core.OwnerDocker {
+		restart = others(v).restart
+	}
+	if err := restart(ctx, c, opts); err != nil {
 		return startError(err, notCreated)
 	}
 	v.f.publish(c, "restart", nil)
@@ -168,7 +172,7 @@ func (v verbs) kill(w http.ResponseWriter, r *dockerhttp.Request) error {
 			return invalid.Errorf("cannot kill container: %s: invalid signal: %s", r.Vars["id"], text)
 		}
 	}
-	c, err := v.f.find(ctx, r.Vars["id"])
+	c, eng, err := others(v).managed(ctx, r.Vars["id"])
 	if errdefs.IsNotFound(err) {
 		return errdefs.ErrNotFound.WithMessage(fmt.Sprintf("cannot kill container: %s: %s", r.Vars["id"], dockerhttp.Text(err)))
 	}
@@ -181,8 +185,8 @@ func (v verbs) kill(w http.ResponseWriter, r *dockerhttp.Request) error {
 	v.f.killed(c, signal)
 	ask := stopRequest("kill")
 	ask.Signal = signal
-	wait := v.f.own.JoinWait(core.Ref{Container: c.ID})
-	if err := v.f.own.Signal(ctx, core.Ref{Container: c.ID}, signal, ask); err != nil && !errdefs.IsNotFound(err) {
+	wait := eng.JoinWait(core.Ref{Container: c.ID})
+	if err := eng.Signal(ctx, core.Ref{Container: c.ID}, signal, ask); err != nil && !errdefs.IsNotFound(err) {
 		return err
 	}
 	if signal == int(syscall.SIGKILL) {

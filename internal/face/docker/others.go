@@ -1,8 +1,10 @@
 package docker
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -84,8 +86,64 @@ func (o others) find(ctx context.Context, ref string) (core.Container, bool, err
 }
 
 // readOnly is the error of a request that would change another owner's container.
-func readOnly(c *core.Container) error {
-	return errdefs.ErrPermissionDenied.WithMessage(fmt.Sprintf("container %s belongs to %s: this API shows it and does not change it", c.ID.Short(), c.Owner))
+func (o others) readOnly(c *core.Container) error {
+	text := fmt.Sprintf("container %s belongs to %s: this API shows it and does not change it", c.ID.Short(), c.Owner)
+	if o.manages(c.Owner) {
+		text = fmt.Sprintf("container %s belongs to %s: this API stops, kills and restarts it and runs programs in it, and changes nothing else", c.ID.Short(), c.Owner)
+	}
+	return errdefs.ErrPermissionDenied.WithMessage(text)
+}
+
+// manages reports whether the configuration lets clients stop and restart an owner's containers, and run programs in them.
+func (o others) manages(owner core.Owner) bool {
+	return o.f.o.All != nil && slices.Contains(o.f.o.Config.Manage, string(owner))
+}
+
+// managed finds a container that clients may stop, restart and run programs in, and the engine for that.
+func (o others) managed(ctx context.Context, ref string) (core.Container, *engine.Client, error) {
+	c, err := o.f.findAny(ctx, ref)
+	if err == nil && c.Owner != core.OwnerDocker && !o.manages(c.Owner) {
+		err = o.readOnly(&c)
+	}
+	return c, o.engine(&c), err
+}
+
+// engine returns the engine of a container's owner.
+func (o others) engine(c *core.Container) *engine.Client {
+	if c.Owner == core.OwnerDocker || o.f.o.All == nil {
+		return o.f.own
+	}
+	return o.f.o.All
+}
+
+// restart restarts another owner's container. Those of the command line start again as they are. For others the restart is a stop: their
+// orchestrators make new containers by their own rules.
+func (o others) restart(ctx context.Context, c core.Container, opts engine.StopOptions) error {
+	if c.Owner == core.OwnerCLI && o.f.o.Restart != nil {
+		return o.f.o.Restart(ctx, c, opts)
+	}
+	return o.f.o.All.StopContainer(ctx, c.ID, opts)
+}
+
+// shownOwners returns the owners of further containers.
+func (o others) shownOwners() (list []core.Owner) {
+	for _, owner := range o.f.o.Config.Show {
+		list = append(list, core.Owner(owner))
+	}
+	return list
+}
+
+// describe returns the attributes of the events of another owner's container.
+func (o others) describe(c *core.Container) (name, image string, labels map[string]string) {
+	if image = c.Config.Shown.Image; image == "" {
+		if names, err := o.imageNames(context.Background()); err == nil {
+			image = names[string(c.Image)]
+		}
+	}
+	labels = map[string]string{}
+	maps.Copy(labels, c.Labels)
+	labels[OwnerLabel] = string(c.Owner)
+	return otherName(c), cmp.Or(image, string(c.Image)), labels
 }
 
 // otherName returns the name of another owner's container, in the letters that Docker's names have.

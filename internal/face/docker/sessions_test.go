@@ -2,9 +2,12 @@ package docker
 
 import (
 	"context"
+	"encoding/json"
 	"io"
 	"net"
 	"net/http"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -104,20 +107,23 @@ func TestTheEndOfASessionsInput(t *testing.T) {
 	}
 }
 
+// theirs creates a container of another owner.
+func (r *rig) theirs(t *testing.T, owner core.Owner, name string) core.ID {
+	t.Helper()
+	_, c, err := r.As(owner).CreatePair(t.Context(), engine.Pair{Sandbox: core.SandboxConfig{Key: core.Key(name)}, Container: func(core.ID) (core.ContainerConfig, error) {
+		return core.ContainerConfig{Key: core.Key(name), Root: core.Root{Image: r.image.ID}, Spec: enginetest.Args("sh"), Labels: map[string]string{"job": "web"}}, nil
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c.ID
+}
+
 // TestOtherOwnersAreShown lists and inspects a container of the command line, as the configuration says, and tries to change it. One of
 // another owner is not there.
 func TestOtherOwnersAreShown(t *testing.T) {
 	r := newRig(t)
-	made := map[core.Owner]core.Container{}
-	for _, owner := range []core.Owner{core.OwnerCLI, core.OwnerNomad} {
-		_, c, err := r.As(owner).CreatePair(t.Context(), engine.Pair{Sandbox: core.SandboxConfig{Key: "their/task"}, Container: func(core.ID) (core.ContainerConfig, error) {
-			return core.ContainerConfig{Key: "their/task", Root: core.Root{Image: r.image.ID}, Spec: enginetest.Args("sh"), Labels: map[string]string{"job": "web"}}, nil
-		}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		made[owner] = c
-	}
+	id, hidden := string(r.theirs(t, core.OwnerCLI, "their/task")), r.theirs(t, core.OwnerMesos, "their/task")
 	r.made(t, "mine", `{"Image":"busybox"}`)
 	var list []struct {
 		ID     string `json:"Id"`
@@ -130,7 +136,6 @@ func TestOtherOwnersAreShown(t *testing.T) {
 	}
 	var d document
 	r.must(t, 200, "GET", "/containers/their_task/json", "", &d)
-	id := string(made[core.OwnerCLI].ID)
 	if d.ID != id || len(d.Config.Env) != 0 {
 		t.Errorf("%+v", d)
 	}
@@ -140,7 +145,85 @@ func TestOtherOwnersAreShown(t *testing.T) {
 		}
 	}
 	r.must(t, 403, "DELETE", "/containers/"+id[:20]+"?force=1", "", nil)
-	r.must(t, 404, "GET", "/containers/"+string(made[core.OwnerNomad].ID)+"/json", "", nil)
+	r.must(t, 404, "GET", "/containers/"+string(hidden)+"/json", "", nil)
+}
+
+// TestOtherOwnersAreManaged stops, kills and restarts containers of an owner that the configuration names, and runs programs in them.
+// Nothing else of them can be changed. Their lives have events, without those of their networks and volumes.
+func TestOtherOwnersAreManaged(t *testing.T) {
+	r := newRig(t)
+	restarted := ""
+	r.face.o.Restart = func(_ context.Context, c core.Container, _ engine.StopOptions) error {
+		restarted = string(c.ID)
+		return nil
+	}
+	r.face.o.Config.Manage = []string{"nomad", "cli"}
+	nomad := r.As(core.OwnerNomad)
+	for _, verb := range []string{"stop?t=0", "kill", "restart?t=0"} {
+		id := r.theirs(t, core.OwnerNomad, "task")
+		if err := nomad.StartContainer(t.Context(), id); err != nil {
+			t.Fatal(err)
+		}
+		var made struct {
+			ID string `json:"Id"`
+		}
+		r.must(t, 201, "POST", "/containers/task/exec", `{"Cmd":["both"],"AttachStdout":true,"AttachStderr":true}`, &made)
+		_, in, _ := r.hijack(t, "/exec/"+made.ID+"/start", `{}`, true)
+		if out := frames(t, in); len(out) != 2 {
+			t.Errorf("exec: %q", out)
+		}
+		var doc struct{ ExitCode int }
+		if r.must(t, 200, "GET", "/exec/"+made.ID+"/json", "", &doc); doc.ExitCode != 7 {
+			t.Errorf("exec: %+v", doc)
+		}
+		for _, change := range []string{"start", "pause", "rename?name=x", "attach", "update", "resize?h=1&w=1"} {
+			if code, text := r.ask(t, "POST", "/containers/task/"+change, ""); code != 403 || !strings.Contains(text, "changes nothing else") {
+				t.Errorf("%s: %d %s", change, code, text)
+			}
+		}
+		r.must(t, 403, "DELETE", "/containers/task?force=1", "", nil)
+		r.must(t, 403, "GET", "/containers/task/archive?path=/", "", nil)
+		r.must(t, 204, "POST", "/containers/task/"+verb, "", nil)
+		if _, err := nomad.Wait(t.Context(), core.Ref{Container: id}); err != nil {
+			t.Error(err)
+		}
+		c, err := nomad.Container(t.Context(), id)
+		if err != nil || c.State != core.ContainerExited {
+			t.Errorf("%s: %s, %v", verb, c.State, err)
+		}
+		if err := nomad.RemoveSandbox(t.Context(), c.Sandbox, engine.RemoveOptions{Force: true}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cli := r.theirs(t, core.OwnerCLI, "mine")
+	if r.must(t, 204, "POST", "/containers/mine/restart", "", nil); restarted != string(cli) {
+		t.Errorf("restarted %q", restarted)
+	}
+	var got []string
+	owners := map[string]bool{}
+	_, text := r.ask(t, "GET", "/events?since=1&until="+strconv.FormatInt(time.Now().Unix()+1, 10), "")
+	if text == "" {
+		t.Fatal("no events")
+	}
+	for line := range strings.Lines(text) {
+		var e struct {
+			Type, Action string
+			Actor        struct{ Attributes map[string]string }
+		}
+		if err := json.Unmarshal([]byte(line), &e); err != nil {
+			t.Fatal(err)
+		}
+		owners[e.Actor.Attributes[OwnerLabel]+" "+e.Actor.Attributes["name"]] = true
+		got = append(got, e.Type+" "+e.Action)
+	}
+	for _, want := range []string{"container create", "container start", "container exec_start: both", "container kill", "container die", "container destroy"} {
+		if !slices.Contains(got, want) {
+			t.Errorf("no %s in %q", want, got)
+		}
+	}
+	if len(owners) != 2 || !owners["nomad task"] || !owners["cli mine"] {
+		t.Errorf("events of %v", owners)
+	}
 }
 
 // TestListsFollowChanges lists a container before and after changes, at once with other lists: each list shows the present state,

@@ -25,9 +25,12 @@ type Endpoint struct {
 	Driver   string
 }
 
-// Server has the events of one owner's objects. Engine, Describe and Logger are required. Run must run.
+// Server has the events of the owner docker's objects, and of the containers of others. Engine, Describe and Logger are required. Run must run.
 type Server struct {
 	Engine *engine.Client
+	// Shown are further owners. The events of their containers are sent, not those of their networks and volumes. Engine must see
+	// their containers.
+	Shown []core.Owner
 	// Describe returns the attributes of a container's events: its name without a slash, the name of its image as the create
 	// request has it, and its labels. The name of one that it does not know is "". It must not call the Server.
 	Describe func(core.ID) (name, image string, labels map[string]string)

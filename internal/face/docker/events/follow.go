@@ -31,6 +31,7 @@ type container struct {
 	name, image string
 	labels      map[string]string
 	sandbox     core.ID
+	foreign     bool // it belongs to another owner
 	created     bool // its event create was published
 	started     time.Time
 	networks    []Endpoint
@@ -97,6 +98,9 @@ func (s *Server) container(id core.ID) *container {
 	}
 	if err == nil {
 		c.sandbox, c.volumes, c.created = rec.Sandbox, rec.Config.Volumes, c.created || rec.State != core.ContainerCreating
+		if c.foreign = rec.Owner != core.OwnerDocker; c.foreign {
+			c.volumes = nil
+		}
 	}
 	if name, image, labels := s.Describe(id); name != "" {
 		c.name, c.image, c.labels = name, image, labels
@@ -115,7 +119,7 @@ func (s *Server) derive(e *core.Event) {
 			}
 		}
 	}
-	if e.Container == "" || e.Process != core.Main {
+	if e.Container == "" || e.Process != core.Main || e.Owner != core.OwnerDocker && !slices.Contains(s.Shown, e.Owner) {
 		return
 	}
 	c := s.container(e.Container)
@@ -230,6 +234,11 @@ func (s *Server) ended(c *container, e *core.Event, say func(string, map[string]
 		if req != nil && req.Call == RestartCall {
 			say("stop", nil)
 		}
+	}
+	if c.foreign { // its sandbox may stay for the next container
+		c.die()
+		c.die = nil
+		return
 	}
 	c.timer = time.AfterFunc(dieDelay, func() {
 		s.mu.Lock()
