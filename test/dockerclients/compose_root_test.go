@@ -181,16 +181,16 @@ func (p project) life() {
 	p.empty()
 }
 
-// outlives kills the agent in the middle of up and of logs -f: the project is complete after the next up.
-func (p project) outlives() {
+// outlives kills a part of the node in the middle of up and of logs -f: the project is complete after the next up.
+func (p project) outlives(v victim) {
 	t := p.t
 	t.Helper()
 	for i, at := range p.progress {
 		up := p.begin(p.tool[0], p.args("up", "-d")...)
 		up.reads(at)
-		p.node.Kill()
+		v.kill(p.node)
 		up.ends()
-		p.node.Up()
+		v.back(p.node)
 		p.compose("up", "-d")
 		p.complete()
 		p.node.Check()
@@ -202,13 +202,15 @@ func (p project) outlives() {
 	before := p.ids()
 	logs := p.begin(p.tool[0], p.args("logs", "-f", "worker")...)
 	logs.reads("tick 3")
-	p.node.Kill()
-	logs.ends()
-	p.node.Up()
+	v.kill(p.node)
+	if v.ends {
+		logs.ends()
+	}
+	v.back(p.node)
 	p.compose("up", "-d")
 	p.complete()
 	if after := p.ids(); !maps.Equal(before, after) {
-		t.Errorf("containers after the agent's death: %v, %v before", after, before)
+		t.Errorf("containers after the death: %v, %v before", after, before)
 	}
 	ticks := regexp.MustCompile(`tick (\d+)`).FindAllStringSubmatch(p.compose("logs", "--no-color", "worker"), -1)
 	if n := len(ticks); n < 4 || strings.Join(ticks[n-1][1:], "") != strconv.Itoa(n-1) {
@@ -225,7 +227,7 @@ func TestCompose(t *testing.T) {
 
 // TestComposeWhileTheAgentDies kills the agent in the middle of docker-compose 1.
 func TestComposeWhileTheAgentDies(t *testing.T) {
-	roottest.Run(t, func(t *testing.T) { start1(t).outlives() })
+	roottest.Run(t, func(t *testing.T) { start1(t).outlives(agentDies()) })
 }
 
 // TestDockerCompose takes the project through its life by docker compose, and uses commands that docker-compose 1 does not have.
@@ -286,5 +288,5 @@ func TestDockerCompose(t *testing.T) {
 
 // TestDockerComposeWhileTheAgentDies kills the agent in the middle of docker compose.
 func TestDockerComposeWhileTheAgentDies(t *testing.T) {
-	roottest.Run(t, func(t *testing.T) { start5(t).outlives() })
+	roottest.Run(t, func(t *testing.T) { start5(t).outlives(agentDies()) })
 }
