@@ -58,6 +58,7 @@ func (c view) start(ctx context.Context, ct *core.Container, policy bool) error 
 	if err := pl.Pass("begin"); err != nil {
 		return err
 	}
+	began := now() // before the program's first output, because clients read the log since then
 	if err = launchRefused(&cur); err == nil {
 		err = rt.Start(ctx, id)
 	}
@@ -74,7 +75,7 @@ func (c view) start(ctx context.Context, ct *core.Container, policy bool) error 
 		if err := step(ct, core.VerbStart); err != nil {
 			return err
 		}
-		ct.Main.Started = now()
+		ct.Main.Started = began
 		ct.Trace = ct.Trace.With(pl.Trace())
 		ev := core.Event{Kind: core.EventContainerStarted}
 		if policy {
