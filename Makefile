@@ -218,7 +218,7 @@ e2e-docker: build ## clients of Docker's API on the node, and the suites of MOBY
 e2e-dockerclients: build ## docker's command line 29, compose 5 and other clients that are Go modules, on the node (RUN=)
 	hack/deps.sh test
 	PATH="$$(hack/go.sh):$$PATH" test/e2e/dockerclients/build.sh .cache/dockerclients
-	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_TEST_PARALLEL=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_DOCKER_DIR=$(CURDIR)/.cache/dockerclients $(GO) test -parallel 3 -count=1 -timeout 10m -v -run $(or $(RUN),'^TestDocker[RKCS]') ./test/dockerclients
+	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_TEST_PARALLEL=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_DOCKER_DIR=$(CURDIR)/.cache/dockerclients $(GO) test -parallel 3 -count=1 -timeout 10m -v -run $(or $(RUN),'^Test(Docker[RKCS]|Dev)') ./test/dockerclients
 	cd test/e2e/dockerclients && CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_TEST_PARALLEL=1 LONGSHORE_BIN=$(CURDIR)/bin PATH="$$($(CURDIR)/hack/go.sh):$$PATH" go test -mod=mod -parallel 3 -count=1 -timeout 10m -v $(if $(RUN),-run $(RUN)) .
 
 e2e-docker-beside: build ## the same 880 requests to dockerd 28 and to the Docker face, answers compared (SCENE=)

@@ -134,7 +134,7 @@ dockerclients() {
   [ "$code" -ne 75 ] || { echo 'dockerclients: nothing was run'; return 0; }
   [ "$code" -eq 0 ] || return "$code"
   CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_TEST_PARALLEL=1 LONGSHORE_BIN="$PWD/bin" LONGSHORE_DOCKER_DIR="$dir" \
-    sum dockerclients ./test/dockerclients -p 1 -parallel 3 -count=1 -timeout 5m -run '^TestDocker(Runs|KeepsContainers|Connects|Ships|Compose.*)$' || return
+    sum dockerclients ./test/dockerclients -p 1 -parallel 3 -count=1 -timeout 5m -run '^Test(Docker(Runs|KeepsContainers|Connects|Ships|Compose.*)|Devcontainers)$' || return
   local bin=$PWD/bin
   (cd test/e2e/dockerclients && export GOFLAGS="$GOFLAGS -mod=mod" && go vet ./... &&
     CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_TEST_PARALLEL=1 LONGSHORE_BIN=$bin sum dockermodules . -p 1 -parallel 3 -count=1 -timeout 5m)

@@ -34,6 +34,7 @@ type rig struct {
 	closed   string // a registry that accepts no password
 	program  string // the docker that run calls
 	registry string
+	hub      *imagetest.Registry // the same registry
 }
 
 // start runs an agent with further lines of [face.docker]. A registry of the test serves busybox under Docker Hub's name.
@@ -65,7 +66,7 @@ func start(t *testing.T, lines ...string) *rig {
 			t.Fatal(err)
 		}
 	}
-	r := &rig{t: t, dir: dir, socket: filepath.Join(dir, "docker.sock"), closed: closed.Host, registry: registry.Host}
+	r := &rig{t: t, dir: dir, socket: filepath.Join(dir, "docker.sock"), closed: closed.Host, registry: registry.Host, hub: registry}
 	r.node = nodetest.Start(t, nodetest.Options{Config: fmt.Sprintf(
 		"[images]\nregistry_config = [%q]\n[face.docker]\nenabled = true\nsocket = %q\n%s\n", filepath.Join(dir, "certs"), r.socket, strings.Join(lines, "\n"))})
 	return r

@@ -1,44 +1,131 @@
 package dockerclients_test
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/longshore/longshore/internal/roottest"
+	"github.com/longshore/longshore/test/nodetest"
 )
+
+// oldestNode is the version of node that the packages need.
+const oldestNode = 20
 
 // installPatience is how long npm may take to download the packages.
 const installPatience = time.Minute
 
-// TestDockerode runs testdata/node/client.js. The packages are installed before the test enters its own network namespace.
+// TestDockerode runs testdata/node/client.js.
 func TestDockerode(t *testing.T) {
-	node, err := exec.LookPath("node")
-	if err != nil {
-		t.Skip("no node in PATH")
-	}
-	dir := npmPackages(t)
+	n := npmPackages(t)
 	roottest.Run(t, func(t *testing.T) {
 		r := start(t)
-		if code, out, errs := r.output("", node, filepath.Join(dir, "client.js")); code != 0 {
-			t.Errorf("exit code %d\n%s%s", code, out, errs)
-		}
+		r.script(n, "client.js")
 		r.empty()
 	})
 }
 
-// npmPackages returns a directory with the script and the packages of the lock file, in the user's cache.
-func npmPackages(t *testing.T) string {
+// TestTestcontainersForNode runs testdata/node/testcontainers.js. The reaper removes the containers that it leaves.
+func TestTestcontainersForNode(t *testing.T) {
+	n := npmPackages(t)
+	roottest.Run(t, func(t *testing.T) {
+		r := start(t)
+		r.hub.Push(nodetest.Ryuk, nodetest.RyukTag, nodetest.RyukImage(t, "../e2e/dockerclients/ryuk/main.go"))
+		t.Setenv("TESTCONTAINERS_RYUK_RECONNECTION_TIMEOUT", "1s")
+		if out := r.script(n, "testcontainers.js"); !strings.HasSuffix(out, "left\n") {
+			t.Errorf("output: %q", out)
+		}
+		nodetest.Eventually(t, "the reaper removes all", func() bool { return r.get("/containers/json?all=1") == "[]\n" })
+		r.empty()
+	})
+}
+
+// TestDevcontainers takes a development container through its life by @devcontainers/cli, which calls docker's command line.
+func TestDevcontainers(t *testing.T) {
+	n := npmPackages(t)
+	roottest.Run(t, func(t *testing.T) {
+		r := startDocker(t)
+		work := filepath.Join(r.dir, "work")
+		if err := os.MkdirAll(filepath.Join(work, ".devcontainer"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		config := `{"image":"busybox","containerEnv":{"A":"b"},"remoteEnv":{"C":"d"},"forwardPorts":[80],"postCreateCommand":"echo made >made","mounts":["type=volume,source=kept,target=/kept"]}`
+		if err := os.WriteFile(filepath.Join(work, ".devcontainer/devcontainer.json"), []byte(config), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		devcontainer := func(command string, args ...string) string {
+			return r.script(n, filepath.Join(n.packages, "@devcontainers/cli/devcontainer.js"), append([]string{command, "--docker-path", r.program, "--workspace-folder", work}, args...)...)
+		}
+		var up struct{ Outcome, ContainerID, RemoteUser, RemoteWorkspaceFolder string }
+		for _, again := range []bool{false, true} { // the second time it finds the container
+			before := up.ContainerID
+			if err := json.Unmarshal([]byte(devcontainer("up")), &up); err != nil || up.Outcome != "success" || up.RemoteWorkspaceFolder != "/workspaces/work" || again && up.ContainerID != before {
+				t.Fatalf("up: %+v, %v", up, err)
+			}
+			if again {
+				break
+			}
+			r.docker("stop", "-t", "0", up.ContainerID)
+		}
+		if got := devcontainer("exec", "sh", "-c", "pwd; echo $A $C; cat made"); got != "/workspaces/work\nb d\nmade\n" {
+			t.Errorf("exec: %q", got)
+		}
+		if text, err := os.ReadFile(filepath.Join(work, "made")); err != nil || string(text) != "made\n" {
+			t.Errorf("the workspace: %q, %v", text, err)
+		}
+		r.docker("rm", "-f", up.ContainerID)
+		r.docker("volume", "rm", "kept")
+		r.empty()
+	})
+}
+
+// script runs a client of node's, a file of testdata/node or of a package. It must succeed, and its standard output is returned.
+func (r *rig) script(n node, name string, args ...string) string {
+	r.t.Helper()
+	if !filepath.IsAbs(name) {
+		var err error
+		if name, err = filepath.Abs(filepath.Join("testdata/node", name)); err != nil {
+			r.t.Fatal(err)
+		}
+	}
+	code, out, errs := r.output("", "env", append([]string{"NODE_PATH=" + n.packages, n.program, name}, args...)...)
+	if code != 0 {
+		r.t.Fatalf("%s %q: exit code %d\n%s%s", name, args, code, out, errs)
+	}
+	return out
+}
+
+// node is the program of this name, and the directory of the packages for its scripts.
+type node struct {
+	program, packages string
+}
+
+// npmPackages returns node with the packages of the lock file, in the user's cache. They are
+// installed before the test enters its own network namespace.
+func npmPackages(t *testing.T) node {
 	t.Helper()
 	if os.Getenv(roottest.Env) != "1" {
 		t.Skipf("needs root and a real kernel: set %s=1", roottest.Env)
+	}
+	program, err := exec.LookPath("node")
+	if err != nil {
+		t.Skip("no node in PATH")
+	}
+	var major int
+	if version, err := exec.CommandContext(t.Context(), program, "--version").Output(); err != nil {
+		t.Fatal(err)
+	} else if _, err := fmt.Sscanf(string(version), "v%d.", &major); err != nil || major < oldestNode {
+		t.Skipf("node %s is older than %d, which the packages need: %v", bytes.TrimSpace(version), oldestNode, err)
 	}
 	npm, err := exec.LookPath("npm")
 	if err != nil {
@@ -58,14 +145,7 @@ func npmPackages(t *testing.T) string {
 	} else if err != nil {
 		t.Fatal(err)
 	}
-	script, err := os.ReadFile("testdata/node/client.js")
-	if err == nil {
-		err = os.WriteFile(filepath.Join(dir, "client.js"), script, 0o600)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return dir
+	return node{program, filepath.Join(dir, "node_modules")}
 }
 
 // install runs npm ci, and gives the directory its name when the installation is complete.

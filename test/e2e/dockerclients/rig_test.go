@@ -3,7 +3,6 @@ package dockerclients
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 
@@ -36,7 +35,7 @@ func start(t *testing.T) rig {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	registry := images(t, dir)
+	registry := images(t)
 	mirror := filepath.Join(dir, "certs/docker.io")
 	if err := os.MkdirAll(mirror, 0o755); err == nil {
 		err = os.WriteFile(mirror+"/hosts.toml", fmt.Appendf(nil, "server = \"http://%s\"\n", registry.Host), 0o600)
@@ -53,7 +52,7 @@ func start(t *testing.T) rig {
 }
 
 // images starts a registry with the images.
-func images(t *testing.T, dir string) *imagetest.Registry {
+func images(t *testing.T) *imagetest.Registry {
 	t.Helper()
 	registry := imagetest.NewRegistry(t)
 	busybox, err := nodetest.BusyboxImage()
@@ -61,18 +60,6 @@ func images(t *testing.T, dir string) *imagetest.Registry {
 		t.Skipf("no busybox-static: %v", err)
 	}
 	registry.Push("library/busybox", "latest", busybox)
-	program := filepath.Join(dir, "ryuk")
-	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-ldflags=-s -w", "-o", program, "./ryuk")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build the reaper: %v\n%s", err, out)
-	}
-	body, err := os.ReadFile(program)
-	if err != nil {
-		t.Fatal(err)
-	}
-	reaper := imagetest.Image{Layers: [][]imagetest.File{{{Name: "ryuk", Body: body, Mode: 0o755}}}}
-	reaper.Config.Cmd = []string{"/ryuk"}
-	registry.Push("testcontainers/ryuk", "0.14.0", reaper.Build()) // testcontainers-go runs this image
+	registry.Push(nodetest.Ryuk, nodetest.RyukTag, nodetest.RyukImage(t, "ryuk/main.go"))
 	return registry
 }

@@ -92,13 +92,20 @@ func remove(ctx context.Context, line string) error {
 		return err
 	}
 	query := "filters=" + url.QueryEscape(string(filters))
-	var containers, networks []struct{ ID string } // read from Id and from ID
+	var containers []struct {
+		ID     string // in the document it is Id
+		Labels map[string]string
+	}
+	var networks []struct{ ID string }
 	var volumes struct{ Volumes []struct{ Name string } }
 	err = errors.Join(
 		call(ctx, "GET", "/containers/json?all=1&"+query, &containers),
 		call(ctx, "GET", "/networks?"+query, &networks),
 		call(ctx, "GET", "/volumes?"+query, &volumes))
 	for _, c := range containers {
+		if c.Labels["org.testcontainers.ryuk"] == "true" {
+			continue // this one
+		}
 		err = errors.Join(err, call(ctx, "DELETE", "/containers/"+c.ID+"?force=1&v=1", nil))
 	}
 	for _, n := range networks {
