@@ -21,6 +21,7 @@ import (
 	"github.com/longshore/longshore/internal/dockertypes"
 	"github.com/longshore/longshore/internal/face/docker/translate"
 	"github.com/longshore/longshore/internal/invalid"
+	"github.com/longshore/longshore/internal/ocispec"
 	"github.com/longshore/longshore/internal/solo"
 	stranslate "github.com/longshore/longshore/internal/solo/translate"
 )
@@ -101,6 +102,14 @@ func (f *Face) make(ctx context.Context, name string, body *translate.Create, im
 	if err := f.sources(&req); err != nil {
 		return core.Container{}, err
 	}
+	images := make([]core.ImageMount, 0, len(req.Mounts.Images))
+	for _, m := range req.Mounts.Images {
+		found, err := f.image(ctx, m.Name)
+		if err != nil {
+			return core.Container{}, err
+		}
+		images = append(images, core.ImageMount{Image: found.ID, SubPath: m.Subpath})
+	}
 	p, err := f.solo.Prepare(ctx, req.CreateRequest)
 	if err != nil {
 		return core.Container{}, err
@@ -119,7 +128,15 @@ func (f *Face) make(ctx context.Context, name string, body *translate.Create, im
 				}
 			}
 		}
-		cfg.Spec = changed(cfg.Spec, req.Spec)
+		cfg.Images = images
+		cfg.Spec = changed(cfg.Spec, func(s *specs.Spec, r core.Rootfs) {
+			req.Spec(s)
+			for i, m := range req.Mounts.Images {
+				mount := ocispec.ImageMount(m.Target, i)
+				mount.Source = r.Images[i]
+				s.Mounts = append(s.Mounts, mount)
+			}
+		})
 	}
 	c, err := p.Create(ctx, img)
 	if errdefs.IsNotFound(err) && name != "" {
@@ -130,14 +147,11 @@ func (f *Face) make(ctx context.Context, name string, body *translate.Create, im
 }
 
 // changed returns a SpecFunc that also makes a change.
-func changed(base core.SpecFunc, change func(*specs.Spec)) core.SpecFunc {
-	if change == nil {
-		return base
-	}
+func changed(base core.SpecFunc, change func(*specs.Spec, core.Rootfs)) core.SpecFunc {
 	return func(ctx context.Context, r core.Rootfs) (*specs.Spec, []byte, error) {
 		s, data, err := base(ctx, r)
 		if err == nil && s != nil {
-			change(s)
+			change(s, r)
 		}
 		return s, data, err
 	}

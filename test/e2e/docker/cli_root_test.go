@@ -41,7 +41,7 @@ func TestCommandLine(t *testing.T) {
 		if out := known.leftOut("*"); out != "" {
 			args = append(args, "-skip="+out)
 		}
-		if run := os.Getenv("SUITE_RUN"); run != "" {
+		if run := os.Getenv(runEnv); run != "" {
 			args = append(args, "-run="+run)
 		}
 		cmd := r.command(dir, "go", append(args, "./e2e/...")...)

@@ -39,7 +39,7 @@ func TestMobyIntegration(t *testing.T) {
 			if out := known.leftOut(pkg); out != "" {
 				args = append(args, "-test.skip="+out)
 			}
-			if run := os.Getenv("SUITE_RUN"); run != "" {
+			if run := os.Getenv(runEnv); run != "" {
 				args = append(args, "-test.run="+run)
 			}
 			cmd := r.command(work, "go", args...)

@@ -27,6 +27,9 @@ const hostIP = "10.96.0.1"
 // logsEnv names a directory for the output of each suite; without it the output is lost.
 const logsEnv = "LONGSHORE_E2E_LOGS"
 
+// runEnv is a regular expression of the suite's tests, to run some of them by hand.
+const runEnv = "SUITE_RUN"
+
 // rig is a node with the Docker face and a registry of stand-ins that has the names of public ones.
 type rig struct {
 	t        *testing.T
@@ -58,7 +61,8 @@ func handed(t *testing.T, variable, what string) string {
 // those of standIns.
 func start(t *testing.T, names ...string) *rig {
 	t.Helper()
-	nodetest.Bridge(t, "suite0", hostIP+"/24")
+	// Some tests look for a link of this name.
+	nodetest.Bridge(t, "eth0", hostIP+"/24")
 	dir, err := os.MkdirTemp("", "longshore-suite-") // t.TempDir's are too long for socket addresses
 	if err != nil {
 		t.Fatal(err)
@@ -251,7 +255,7 @@ func (r *rig) goTests(cmd *exec.Cmd, keep io.Writer) outcome {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	if err := cmd.Wait(); len(o) == 0 {
+	if err := cmd.Wait(); len(o) == 0 && os.Getenv(runEnv) == "" {
 		r.t.Fatalf("%q ran no test: %v", cmd.Args, err)
 	}
 	return o

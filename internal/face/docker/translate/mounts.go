@@ -18,12 +18,19 @@ type Volume struct {
 	Labels, Options map[string]string
 }
 
+// Image is an image, or a part of it, that a container mounts.
+type Image struct {
+	Name, Target, Subpath string
+}
+
 // Mounts are the mounts of a request.
 type Mounts struct {
 	List  []*longshorev1.Mount
 	Tmpfs []*longshorev1.Tmpfs
 	// Directories of the host that are created if they do not exist.
 	Make []string
+	// Images are mounted read-only.
+	Images []Image
 	// Volumes have settings, by the targets of their mounts.
 	Volumes map[string]Volume
 }
@@ -176,7 +183,23 @@ func (m *Mounts) add(asked dockertypes.Mount) error {
 		}
 		m.Tmpfs = append(m.Tmpfs, tmpfs(asked))
 		return nil
-	case "image", "npipe", "cluster":
+	case "image":
+		if asked.Source == "" {
+			return wrong("field Source must not be empty")
+		}
+		if asked.BindOptions != nil || asked.VolumeOptions != nil {
+			return wrong("field BindOptions and VolumeOptions must not be specified")
+		}
+		i := Image{Name: asked.Source, Target: one.GetTarget()}
+		if o := asked.ImageOptions; o != nil {
+			i.Subpath = o.Subpath
+		}
+		if i.Subpath != "" && !filepath.IsLocal(i.Subpath) {
+			return wrong("subpath must be a relative path within the image")
+		}
+		m.Images = append(m.Images, i)
+		return nil
+	case "npipe", "cluster":
 		return wrong("mounts of this type are not possible on this node")
 	default:
 		return invalid.Errorf("invalid mount config for type \"%s\": mount type unknown: \"%s\"", asked.Type, asked.Type)

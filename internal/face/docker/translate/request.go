@@ -54,7 +54,7 @@ func (c *Create) Request(name string, network func(string) (string, error)) (Req
 		req.Dns = &longshorev1.Dns{Servers: h.DNS, Searches: h.DNSSearch, Options: h.DNSOptions}
 	}
 	if h.IpcMode == "none" {
-		return Request{}, invalid.Errorf("IpcMode none is not possible: use private")
+		req.Ipc = "private" // without /dev/shm
 	}
 	if h.MemorySwap != 0 && h.Memory == 0 {
 		return Request{}, invalid.Errorf("You should always set the Memory limit when using Memoryswap limit, see usage")
@@ -250,6 +250,9 @@ func (c *Create) spec() func(*specs.Spec) {
 	}
 	below, alone := c.recursion()
 	return func(s *specs.Spec) {
+		if c.HostConfig.IpcMode == "none" {
+			s.Mounts = slices.DeleteFunc(s.Mounts, func(m specs.Mount) bool { return m.Destination == "/dev/shm" })
+		}
 		for i, m := range s.Mounts {
 			replace := func(old, by string) {
 				if at := slices.Index(m.Options, old); at >= 0 {

@@ -131,6 +131,8 @@ func TestWordsOfRefusals(t *testing.T) {
 		`"HostConfig":{"Tmpfs":{"//":""}}`:  "destination can't be '/'",
 		`"HostConfig":{"Mounts":[{"Type":"volume","Source":"v","Target":"/x","VolumeOptions":{"Subpath":"/etc"}}]}`:             "subpath must be a relative path",
 		`"HostConfig":{"Mounts":[{"Type":"bind","Source":"/etc","Target":"/x","BindOptions":{"ReadOnlyForceRecursive":true}}]}`: "needs ReadOnly",
+		`"HostConfig":{"Mounts":[{"Type":"image","Target":"/x"}]}`:                                                              "Source must not be empty",
+		`"HostConfig":{"Mounts":[{"Type":"image","Source":"box","Target":"/x","ImageOptions":{"Subpath":"../x"}}]}`:             "subpath must be a relative path",
 		`"HostConfig":{"CpuShares":-1}`:         "invalid CPU shares (-1)",
 		`"HostConfig":{"Annotations":{"":"a"}}`: "invalid Annotations",
 		`"HostConfig":{"Mounts":[{"Type":"volume","Target":"/x","VolumeOptions":{"DriverConfig":{"Name":"far"}}}]}`: `plugin "far" not found`,

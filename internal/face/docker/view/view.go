@@ -229,8 +229,11 @@ func (o *Object) mounts() []dockertypes.MountPoint {
 		list = append(list, m)
 	}
 	for _, m := range o.Asked.HostConfig.Mounts {
-		if m.Type == "tmpfs" {
+		switch m.Type {
+		case "tmpfs":
 			list = append(list, dockertypes.MountPoint{Type: "tmpfs", Destination: m.Target, RW: !m.ReadOnly})
+		case "image":
+			list = append(list, dockertypes.MountPoint{Type: "image", Name: m.Source, Destination: path.Clean(m.Target), Propagation: "rprivate"})
 		}
 	}
 	return list
