@@ -150,7 +150,7 @@ func openDocker(n *node) func(context.Context, face.Deps) (face.Face, error) {
 		return docker.New(docker.Options{
 			All: all, Restart: n.restartOfCLI, CgroupDriver: driver, CDIDirs: n.cfg.Engine.CDIDirs, Swarm: n.swarmMember,
 			Deps: d, Config: n.cfg.Face.Docker, Node: n.solo, Root: n.cfg.Agent.Root, Unified: func() bool { return n.cgroups.Mode() == core.CgroupV2 },
-			Transfers: n.images, Paused: n.store.Scope("docker-commits", false), Execs: n.store.Scope("docker-execs", false), Namespaces: n.keeper.Namespaces, Networks: n.network,
+			Transfers: n.images, Paused: n.store.Scope("docker-commits", false), Removals: n.store.Scope("docker-removals", false), Execs: n.store.Scope("docker-execs", false), Namespaces: n.keeper.Namespaces, Networks: n.network,
 			Others: []*engine.Client{n.engine.As(core.OwnerCLI)}, Bridge: n.cfg.Network.Bridge, Registry: n.cfg.Images.DefaultRegistry,
 		})
 	}

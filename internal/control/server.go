@@ -57,6 +57,9 @@ type Options struct {
 	// Paused stores which containers are paused for a commit, so that the next agent resumes them if this one dies. nil
 	// stores nothing.
 	Paused core.KV
+	// Removals stores the anonymous volumes of containers that are being removed, for the next agent if this one dies. nil stores
+	// nothing.
+	Removals core.KV
 	// Networks manages the networks that users define. It is nil if the agent cannot create networks.
 	Networks solo.Networks
 	// Node is shared with the other users of the package solo. nil makes one of Engine and Networks.
@@ -115,7 +118,7 @@ func New(o Options) (*Server, error) {
 	}
 	var err error
 	s.solo, err = solo.New(solo.Options{
-		Node: s.node, Owner: core.OwnerCLI, LogDir: o.LogDir, Logger: o.Logger, Find: s.container, Unified: o.Unified, Transfers: o.Transfers, Paused: o.Paused,
+		Node: s.node, Owner: core.OwnerCLI, LogDir: o.LogDir, Logger: o.Logger, Find: s.container, Unified: o.Unified, Transfers: o.Transfers, Paused: o.Paused, Removals: o.Removals,
 	})
 	return s, err
 }

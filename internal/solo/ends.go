@@ -250,6 +250,7 @@ func (s *Service) Recover(ctx context.Context) error {
 		}
 		delete(used, sb.ID)
 	}
+	errs = append(errs, removals{s.o.Removals, s.own}.resume(ctx))
 	logs, err := os.ReadDir(s.o.LogDir)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return errors.Join(append(errs, err)...)

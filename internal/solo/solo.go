@@ -67,6 +67,9 @@ type Options struct {
 	// Paused stores which containers are paused for a commit, so that the next agent resumes them if this one dies. nil
 	// stores nothing.
 	Paused core.KV
+	// Removals stores the anonymous volumes of containers that are being removed, so that the next agent removes them if this one dies.
+	// nil stores nothing.
+	Removals core.KV
 }
 
 // Service has the containers of one owner.

@@ -179,21 +179,20 @@ func (s *Service) remove(ctx context.Context, c core.Container, opts Removal) er
 	if err != nil && !errdefs.IsNotFound(err) {
 		return err
 	}
-	if err := s.own.RemoveSandbox(ctx, c.Sandbox, opts.RemoveOptions); err != nil {
+	var anonymous []string
+	if opts.Volumes {
+		anonymous = RecordOf(c).Anonymous
+	}
+	volumes := removals{s.o.Removals, s.own}
+	if err := volumes.store(c.ID, anonymous); err != nil {
 		return err
+	}
+	if err := s.own.RemoveSandbox(ctx, c.Sandbox, opts.RemoveOptions); err != nil {
+		return errors.Join(err, volumes.forget(c.ID, anonymous))
 	}
 	if s.o.Removed != nil {
 		s.o.Removed(c.ID)
 	}
 	s.settleHolders(ctx, &sb)
-	errs := []error{removeLog(s.o.LogDir, c)}
-	if opts.Volumes {
-		for _, name := range RecordOf(c).Anonymous {
-			// Another container may use it, by its generated name: then it stays.
-			if err := s.own.Volumes.Remove(ctx, name); err != nil && !errdefs.IsNotFound(err) && !errdefs.IsFailedPrecondition(err) {
-				errs = append(errs, err)
-			}
-		}
-	}
-	return errors.Join(errs...)
+	return errors.Join(removeLog(s.o.LogDir, c), volumes.finish(ctx, c.ID, anonymous))
 }

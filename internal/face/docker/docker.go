@@ -110,6 +110,8 @@ type Options struct {
 	Transfers core.ImageTransfers
 	// Paused stores which containers are paused for a commit.
 	Paused core.KV
+	// Removals stores the volumes of containers that are being removed. nil stores none.
+	Removals core.KV
 	// Execs stores execs for the next agent. nil stores none.
 	Execs core.KV
 	// Namespaces makes namespaces, for files of ended containers. nil if the agent cannot.
@@ -168,7 +170,7 @@ func New(o Options) (*Face, error) {
 	var err error
 	f.solo, err = solo.New(solo.Options{
 		Node: o.Node, Owner: core.OwnerDocker, LogDir: filepath.Join(o.Root, "docker", "logs"), Logger: f.log, Find: f.find, Unified: o.Unified, Rest: true,
-		Transfers: o.Transfers, Paused: o.Paused, Starting: f.join, Removed: f.abandon,
+		Transfers: o.Transfers, Paused: o.Paused, Removals: o.Removals, Starting: f.join, Removed: f.abandon,
 	})
 	return f, err
 }
