@@ -10,7 +10,9 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -205,5 +207,88 @@ func TestNoTCPWithoutCertificates(t *testing.T) {
 	}
 	if _, err := net.Dial("tcp", l.Addr().String()); err == nil {
 		t.Error("it still listens")
+	}
+}
+
+// raw sends bytes to a socket and returns the answer until the server closes the connection or is silent.
+func raw(t *testing.T, socket, request string) string {
+	t.Helper()
+	conn, err := net.Dial("unix", socket)
+	if err == nil {
+		defer func() { _ = conn.Close() }()
+		_, err = io.WriteString(conn, request)
+	}
+	if err != nil {
+		t.Error(err)
+		return ""
+	}
+	_ = conn.SetReadDeadline(time.Now().Add(300 * time.Millisecond)) // an answer that keeps the connection has no end
+	out, _ := io.ReadAll(conn)
+	return string(out)
+}
+
+// TestAttacksOnTheReadSocket sends requests in each spelling that HTTP has, with headers that override methods, upgrades and smuggled
+// requests: none does more than list and inspect, and none takes over the connection.
+func TestAttacksOnTheReadSocket(t *testing.T) {
+	r := newRig(t)
+	r.made(t, "web", `{"Image":"busybox","Env":["SECRET=planted"]}`)
+	r.must(t, 204, "POST", "/containers/web/start", "", nil)
+	end := " HTTP/1.1\r\nHost: d\r\n"
+	socket := "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+	attacks := []string{
+		"GET /containers/web/attach/ws?stream=1" + end + socket,
+		"GET /v1.27/containers/web/attach/ws?stream=1" + end + socket,
+		"GET /containers/web/json" + end + socket,
+		"POST /containers/web/attach?stream=1" + end + "Connection: Upgrade\r\nUpgrade: tcp\r\n\r\n",
+		"GET /events" + end + "Connection: Upgrade\r\nUpgrade: tcp\r\n\r\n",
+		"POST /session" + end + "Connection: Upgrade\r\nUpgrade: h2c\r\n\r\n",
+		"POST /grpc" + end + "Connection: Upgrade\r\nUpgrade: h2c\r\n\r\n",
+		"GET /_ping" + end + "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAoAAAAAIAAAAA\r\n\r\n",
+		"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+		"CONNECT web:80 HTTP/1.1\r\nHost: web:80\r\n\r\n",
+	}
+	for _, path := range []string{
+		"/containers/web/archive?path=/", "/containers/web/%61rchive?path=/", "/containers/web/json/%2e%2e/archive?path=/", "/containers/web/json/../archive?path=/",
+		"//containers/web/archive?path=/", "/v1.51//containers/web/archive?path=/", "/./containers/web/archive?path=/", "/containers/web/archive/?path=/",
+		"/containers/web%2Farchive?path=/", "/containers%2Fweb%2Farchive?path=/", "/containers/%2Fweb/archive?path=/", "/containers/web/archive%3Fpath=/",
+		"/containers/web/archive;/json?path=/", "/containers/web/archive%00/json?path=/", "/containers/web/archive#/json", "http://d/containers/web/archive?path=/",
+		"/containers/web/logs?stdout=1", "/containers/web/export", "/images/get?names=busybox", "/images/busybox/get", "/v1.24/images/busybox/get", "/containers/web/changes",
+		"/distribution/busybox/json", "/exec/x/json", "/containers/web/json%2Farchive?path=/", "/containers/web/archive/json/?path=/",
+	} {
+		attacks = append(attacks, "GET "+path+end+"\r\n", "HEAD "+path+end+"\r\n")
+	}
+	for _, path := range []string{"/containers/web/kill", "/containers/web/json", "/containers/web/stop", "/containers/json"} {
+		for _, line := range []string{"POST " + path, "post " + path, "PATCH " + path, "PUT " + path, "DELETE " + path, "GET " + strings.Replace(path, "/json", "/kill", 1)} {
+			attacks = append(attacks, line+end+"X-HTTP-Method-Override: POST\r\nX-Method-Override: POST\r\nContent-Length: 0\r\n\r\n")
+		}
+	}
+	kill := "POST /containers/web/kill" + end + "Content-Length: 0\r\n\r\n"
+	attacks = append(attacks,
+		"GET /_ping"+end+fmt.Sprintf("Content-Length: %d\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", len(kill)+5)+kill,
+		"GET /_ping"+end+fmt.Sprintf("Content-Length: %d\r\nContent-Length: 0\r\n\r\n", len(kill))+kill,
+		"GET /_ping"+end+"Transfer-Encoding: xchunked\r\n\r\n"+kill,
+		"GET /_ping"+end+" X: y\r\n\r\n"+kill,
+		"HEAD /_ping"+end+"\r\n"+kill,
+		"GET /_ping"+end+"Expect: 100-continue\r\nContent-Length: 0\r\n\r\n"+kill,
+	)
+	allowed := []string{"GET /_ping", "HEAD /_ping", "GET /events", "GET /containers/web/json" + end}
+	var all sync.WaitGroup
+	for _, request := range attacks {
+		all.Go(func() {
+			answer := raw(t, r.socket+"-read", request)
+			if strings.Contains(answer, " 101 ") || strings.Contains(answer, "x-tar") || strings.Contains(answer, "planted") || strings.Contains(answer, "HTTP/1.1 204") {
+				t.Errorf("%q: %q", request, answer)
+			}
+			isAllowed := slices.ContainsFunc(allowed, func(begin string) bool { return strings.HasPrefix(request, begin) })
+			if strings.HasPrefix(answer, "HTTP/1.1 200") && !isAllowed {
+				t.Errorf("%q is answered: %q", request, answer)
+			}
+		})
+	}
+	all.Wait()
+	var d document
+	r.must(t, 200, "GET", "/containers/web/json", "", &d)
+	if !d.State.Running {
+		t.Errorf("the container's state is %+v", d.State)
 	}
 }
