@@ -243,6 +243,9 @@ type Endpoint struct {
 	DNSNames            []string
 }
 
+// EndpointInterface is the driver option of an endpoint that names the container's interface.
+const EndpointInterface = "com.docker.network.endpoint.ifname"
+
 // EndpointIPAM has the addresses that were requested for an endpoint.
 type EndpointIPAM struct {
 	IPv4Address  string   `json:",omitempty"`

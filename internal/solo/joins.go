@@ -80,10 +80,14 @@ func (s *Service) startable(ctx context.Context, c core.Container) error {
 	if err != nil {
 		return err
 	}
+	holders, onDefault := sb.Config.Namespaces.Holders(), sb.Config.Network.On(core.NetworkDefault) >= 0
 	for _, id := range sb.Config.Needs() {
+		if s.o.Rest && !onDefault && !slices.Contains(holders, id) {
+			continue // on networks that users define, a link has its address when the other container gets one
+		}
 		c, err := s.own.Container(ctx, id)
 		switch {
-		case errdefs.IsNotFound(err) && !slices.Contains(sb.Config.Namespaces.Holders(), id):
+		case errdefs.IsNotFound(err) && !slices.Contains(holders, id):
 			continue // a link to nothing, as in docker
 		case errdefs.IsNotFound(err):
 			return fmt.Errorf("container %s, whose namespaces it shares, was removed: %w", id.Short(), errdefs.ErrFailedPrecondition)

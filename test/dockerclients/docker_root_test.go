@@ -219,7 +219,12 @@ func TestDockerConnects(t *testing.T) {
 		r.shows("served", "run", "--rm", "--network", "far", "busybox", "wget", "-q", "-O-", "http://distant/page")
 		r.shows("10.97.3.9", "inspect", "-f", "{{.NetworkSettings.Networks.near.IPAddress}}", "web")
 		r.fails(1, "has active endpoints", "network", "rm", "far")
+		r.shows("served", "run", "--rm", "--network", "near", "--link", "web:linked", "busybox", "wget", "-q", "-O-", "http://linked/page")
+		r.matches(`: own7@`, "run", "--rm", "--network", "name=near,driver-opt=com.docker.network.endpoint.ifname=own7", "busybox", "ip", "link")
 		r.docker("network", "disconnect", "far", "web")
+		r.docker("network", "connect", "--ip", "10.97.3.44", "near", r.docker("create", "--name", "late", "busybox", "sleep", "1000"))
+		r.shows("10.97.3.44", "inspect", "-f", "{{.NetworkSettings.Networks.near.IPAMConfig.IPv4Address}}", "late")
+		r.docker("rm", "-f", "late")
 		r.fails(1, "bad address", "run", "--rm", "--network", "far", "busybox", "wget", "-q", "-O-", "http://distant/page")
 
 		r.matches(`^0\.0\.0\.0:8080\n(\[::\]|::):8080$`, "port", "web", "80")

@@ -177,10 +177,6 @@ func (a files) put(w http.ResponseWriter, r *dockerhttp.Request) error {
 	if err := writable(in.Container, req.HostConfig.ReadonlyRootfs, p); err != nil {
 		return err
 	}
-	owners := treecopy.Theirs
-	if r.Bool("copyUIDGID") && req.User == "" {
-		owners = treecopy.Mine
-	}
 	err = in.Run(r.Context(), func(root *os.File) error {
 		to, err := treecopy.Directory(root, p)
 		if errdefs.IsInvalidArgument(err) {
@@ -194,7 +190,7 @@ func (a files) put(w http.ResponseWriter, r *dockerhttp.Request) error {
 			return fmt.Errorf("read the archive: %w", err)
 		}
 		defer func() { _ = plain.Close() }()
-		return treecopy.Unpack(plain, root, to, owners, in.IDs)
+		return treecopy.Unpack(plain, root, to, treecopy.Theirs, in.IDs)
 	})
 	if err != nil {
 		return missing(err, p, r)

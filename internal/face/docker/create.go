@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -110,9 +111,19 @@ func (f *Face) make(ctx context.Context, name string, body *translate.Create, im
 		}
 		images = append(images, core.ImageMount{Image: found.ID, SubPath: m.Subpath})
 	}
+	for _, link := range req.EndpointLinks {
+		target, _, _ := strings.Cut(link, ":")
+		if _, err := f.find(ctx, target); err == nil && !slices.Contains(req.Links, link) { // one that does not exist is no error in dockerd
+			req.Links = append(req.Links, link)
+		}
+	}
 	p, err := f.solo.Prepare(ctx, req.CreateRequest)
 	if err != nil {
 		return core.Container{}, err
+	}
+	if attach := p.Sandbox.Network.Attached(); req.Interface != "" && len(attach) > 0 {
+		attach[0].Interface = req.Interface
+		p.Sandbox.Network.Attach = attach
 	}
 	body.Joined(req.CreateRequest)
 	if p.Face, err = json.Marshal(body); err != nil {

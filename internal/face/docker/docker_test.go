@@ -420,10 +420,13 @@ func TestAClientThatLeavesAnExec(t *testing.T) {
 
 func TestRefusedCreates(t *testing.T) {
 	r := newRig(t)
+	r.made(t, "plain", `{"Image":"busybox","HostConfig":{"VolumeDriver":"nfs"}}`) // without a volume the driver does not matter
+	r.must(t, 204, "DELETE", "/containers/plain", "", nil)
 	for body, want := range map[string]string{
 		`{}`: "config cannot be empty in order to create a container", `{"Image":"busybox","HostConfig":{"Isolation":"hyperv"}}`: "Isolation",
+		`{"Image":"busybox","HostConfig":{"LogConfig":{"Type":"asdf"}}}`:                                     "logger: no log driver named 'asdf' is registered",
 		`{"Image":"busybox","HostConfig":{"LogConfig":{"Type":"syslog"}}}`:                                   "json-file",
-		`{"Image":"busybox","HostConfig":{"VolumeDriver":"nfs"}}`:                                            "nfs",
+		`{"Image":"busybox","Volumes":{"/a":{}},"HostConfig":{"VolumeDriver":"nfs"}}`:                        "nfs",
 		`{"Image":"busybox","HostConfig":{"AutoRemove":true,"RestartPolicy":{"Name":"always"}}}`:             "can't create 'AutoRemove' container with restart policy",
 		`{"Image":"busybox","HostConfig":{"Memory":1000}}`:                                                   "Minimum memory limit allowed is 6MB",
 		`{"Image":"busybox","HostConfig":{"Binds":["/a:/"]}}`:                                                "destination can't be '/'",

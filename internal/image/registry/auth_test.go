@@ -1,6 +1,9 @@
 package registry
 
 import (
+	"io"
+	"net/http"
+	"strings"
 	"testing"
 
 	"github.com/containerd/errdefs"
@@ -70,6 +73,23 @@ func TestServerMessageIsCleaned(t *testing.T) {
 	}
 	if got := serverMessage(make([]byte, 100_000)); len(got) > 400 {
 		t.Errorf("%d bytes", len(got))
+	}
+}
+
+// TestScopeThatIsMissing has the answer of Docker Hub for a repository that does not exist.
+func TestScopeThatIsMissing(t *testing.T) {
+	answer := func(challenge string) string {
+		return statusError(&http.Response{
+			StatusCode: http.StatusUnauthorized, Header: http.Header{"Www-Authenticate": {challenge}},
+			Body: io.NopCloser(strings.NewReader(`{"errors":[{"code":"UNAUTHORIZED","message":"authentication required"}]}`)),
+		}).Message
+	}
+	const challenge = `Bearer realm="https://auth.docker.io/token",service="registry.docker.io",scope="repository:library/none:pull"`
+	if got := answer(challenge + `,error="insufficient_scope"`); !strings.HasPrefix(got, "DENIED: ") {
+		t.Errorf("without the scope: %q", got)
+	}
+	if got := answer(challenge); got != "UNAUTHORIZED: authentication required" {
+		t.Errorf("without a token: %q", got)
 	}
 }
 

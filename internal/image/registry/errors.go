@@ -63,7 +63,13 @@ func (e *StatusError) Unwrap() error {
 
 func statusError(resp *http.Response) *StatusError {
 	body, _ := io.ReadAll(io.LimitReader(resp.Body, 16<<10))
-	return &StatusError{Status: resp.StatusCode, Message: serverMessage(body), After: retryAfter(resp.Header)}
+	e := &StatusError{Status: resp.StatusCode, Message: serverMessage(body), After: retryAfter(resp.Header)}
+	// Docker Hub answers so for a repository that does not exist. Other registries write the code DENIED for the same.
+	lacks := strings.Contains(strings.Join(resp.Header.Values("WWW-Authenticate"), ","), `error="insufficient_scope"`)
+	if resp.StatusCode == http.StatusUnauthorized && lacks && !strings.Contains(e.Message, "DENIED") {
+		e.Message = "DENIED: requested access to the resource is denied"
+	}
+	return e
 }
 
 // serverMessage returns the message in a registry's or token server's error body.

@@ -20,11 +20,8 @@ import (
 // maxAliases bounds the names of a container on a network.
 const maxAliases = 256
 
-// The driver options of an endpoint.
-const (
-	optionInterface = "com.docker.network.endpoint.ifname"
-	optionSysctls   = "com.docker.network.endpoint.sysctls"
-)
+// optionSysctls is the driver option of an endpoint for kernel parameters of its interface.
+const optionSysctls = "com.docker.network.endpoint.sysctls"
 
 // Attachment translates the settings of a container's place on a network, which may be nil. InvalidArgument names all faults.
 // It leaves MacAddress, Links and GwPriority to the caller.
@@ -79,7 +76,7 @@ func Attachment(n Network, e *dockertypes.Endpoint) (core.Attachment, error) {
 	if len(e.Aliases) > maxAliases {
 		fail("%d aliases, at most %d", len(e.Aliases), maxAliases)
 	}
-	a.Names, a.Interface = slices.Clone(e.Aliases), e.DriverOpts[optionInterface]
+	a.Names, a.Interface = slices.Clone(e.Aliases), e.DriverOpts[dockertypes.EndpointInterface]
 	if e.DriverOpts[optionSysctls] != "" {
 		fail("%s: kernel parameters of an interface are not supported: set those of the container", optionSysctls)
 	}

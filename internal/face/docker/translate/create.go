@@ -184,6 +184,16 @@ func (c *Create) ports(n Node) error {
 	return nil
 }
 
+// logDrivers are the values of LogConfig.Type that dockerd knows, the first possibleLogDrivers of them also a node.
+var logDrivers = []string{"", "json-file", "local", "none", "syslog", "journald", "gelf", "fluentd", "awslogs", "splunk", "gcplogs", "etwlogs"} //nolint:gochecknoglobals // a constant list
+
+const possibleLogDrivers = 4
+
+// hasVolumes reports whether the request itself makes volumes. Only then its VolumeDriver matters.
+func (c *Create) hasVolumes() bool {
+	return len(c.Volumes) > 0 || slices.ContainsFunc(c.HostConfig.Binds, func(b string) bool { return !strings.HasPrefix(b, "/") })
+}
+
 // refuse returns InvalidArgument for a setting that no container here can have.
 func (c *Create) refuse() error {
 	h := c.HostConfig
@@ -192,9 +202,10 @@ func (c *Create) refuse() error {
 		text string
 	}{
 		{h.Isolation != "" && h.Isolation != defaultMode, "invalid isolation (" + h.Isolation + "): linux only supports 'default'"},
-		{h.VolumeDriver != "" && h.VolumeDriver != "local", "VolumeDriver \"" + h.VolumeDriver + "\" not found: a node has the driver local only"},
+		{h.VolumeDriver != "" && h.VolumeDriver != "local" && c.hasVolumes(), "VolumeDriver \"" + h.VolumeDriver + "\" not found: a node has the driver local only"},
 		{h.CPURealtimePeriod != 0 || h.CPURealtimeRuntime != 0, "CpuRealtimePeriod and CpuRealtimeRuntime are not possible: use CpuQuota and CpuPeriod"},
-		{!slices.Contains([]string{"", "json-file", "local", "none"}, h.LogConfig.Type), "LogConfig.Type \"" + h.LogConfig.Type + "\" is not possible: use json-file, local or none, and read the output by logs"},
+		{!slices.Contains(logDrivers, h.LogConfig.Type), "logger: no log driver named '" + h.LogConfig.Type + "' is registered"},
+		{!slices.Contains(logDrivers[:possibleLogDrivers], h.LogConfig.Type), "LogConfig.Type \"" + h.LogConfig.Type + "\" is not possible: use json-file, local or none, and read the output by logs"},
 		{len(h.StorageOpt) > 0, "StorageOpt is not possible: a container's layer has no size of its own"},
 		{h.AutoRemove && h.RestartPolicy.Name != "" && h.RestartPolicy.Name != "no", "can't create 'AutoRemove' container with restart policy"},
 		{c.WorkingDir != "" && c.WorkingDir[0] != '/', "the working directory '" + c.WorkingDir + "' is invalid, it needs to be an absolute path"},

@@ -25,6 +25,10 @@ type Request struct {
 	CgroupParent string
 	// Spec changes the container's spec.
 	Spec func(*specs.Spec)
+	// Interface is the name of the interface on the first network; "" leaves it to the network.
+	Interface string
+	// EndpointLinks are links, NAME:ALIAS, to containers on the same networks, which need not exist.
+	EndpointLinks []string
 }
 
 // Request returns a completed request in the node's words, for a container of a name. network returns the name of a network by its
@@ -78,14 +82,13 @@ func (c *Create) Request(name string, network func(string) (string, error)) (Req
 	for _, p := range slices.Sorted(maps.Keys(c.ExposedPorts)) {
 		req.Expose = append(req.Expose, string(p))
 	}
-	for _, set := range []func(*longshorev1.CreateRequest) error{
-		c.command, c.devices, c.security, c.logging, c.health, func(req *longshorev1.CreateRequest) error { return c.networks(req, network) },
-	} {
+	for _, set := range []func(*longshorev1.CreateRequest) error{c.command, c.devices, c.security, c.logging, c.health} {
 		if err := set(req); err != nil {
 			return Request{}, err
 		}
 	}
-	return Request{CreateRequest: req, Mounts: m, CgroupParent: h.CgroupParent, Spec: c.spec()}, nil
+	r := Request{CreateRequest: req, Mounts: m, CgroupParent: h.CgroupParent, Spec: c.spec()}
+	return r, c.networks(&r, network)
 }
 
 // forever is a grace period without an end.
@@ -342,7 +345,7 @@ func (c *Create) health(req *longshorev1.CreateRequest) error {
 	return nil
 }
 
-func (c *Create) networks(req *longshorev1.CreateRequest, find func(string) (string, error)) error {
+func (c *Create) networks(req *Request, find func(string) (string, error)) error {
 	h := c.HostConfig
 	req.Hosts = h.ExtraHosts
 	var err error
@@ -379,6 +382,9 @@ func (c *Create) networks(req *longshorev1.CreateRequest, find func(string) (str
 			return err
 		}
 		list = append(list, a)
+		if ends[ref] != nil {
+			req.EndpointLinks = append(req.EndpointLinks, ends[ref].Links...)
+		}
 	}
 	if len(list) > 0 && !slices.ContainsFunc(list, func(a *longshorev1.NetworkAttachment) bool { return a.GetNetwork() == first }) {
 		first = list[0].GetNetwork()
@@ -389,6 +395,7 @@ func (c *Create) networks(req *longshorev1.CreateRequest, find func(string) (str
 			req.FurtherNetworks = append(req.FurtherNetworks, a)
 			continue
 		}
+		req.Interface = a.GetInterface()
 		req.NetworkAliases, req.Mac = a.GetAliases(), a.GetMac()
 		for _, addr := range a.GetAddresses() {
 			if strings.Contains(addr, ":") {
@@ -408,6 +415,7 @@ func Attachment(network string, e *dockertypes.Endpoint) (*longshorev1.NetworkAt
 		return a, nil
 	}
 	a.Aliases, a.Mac = slices.DeleteFunc(slices.Clone(e.Aliases), func(s string) bool { return s == "" }), e.MacAddress
+	a.Interface = e.DriverOpts[dockertypes.EndpointInterface]
 	if i := e.IPAMConfig; i != nil {
 		a.Addresses = slices.DeleteFunc([]string{i.IPv4Address, i.IPv6Address}, func(s string) bool { return s == "" })
 		if len(i.LinkLocalIPs) > 0 {

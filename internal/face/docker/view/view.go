@@ -341,6 +341,16 @@ func (o *Object) Endpoints(aliases bool) map[string]*dockertypes.Endpoint {
 				e.Aliases = slices.Clone(a.Names)
 			}
 		}
+		if e.IPAMConfig == nil && len(a.Addrs) > 0 { // of a later connect
+			e.IPAMConfig = &dockertypes.EndpointIPAM{}
+			for _, p := range a.Addrs {
+				if p.Addr().Is4() {
+					e.IPAMConfig.IPv4Address = p.Addr().String()
+				} else {
+					e.IPAMConfig.IPv6Address = p.Addr().String()
+				}
+			}
+		}
 		if i := o.Sandbox.Network.On(engine); i >= 0 && o.running() {
 			place(e, &o.Sandbox.Network.Interfaces[i], o.Sandbox.Network.Gateways)
 		}
