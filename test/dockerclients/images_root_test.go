@@ -12,7 +12,7 @@ import (
 	"github.com/longshore/longshore/internal/roottest"
 )
 
-// create creates a container by the API, for what docker's command line of Debian does not know.
+// create creates a container by the API. Debian's command line does not send all fields.
 func (r *rig) create(name, body string) {
 	r.t.Helper()
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {

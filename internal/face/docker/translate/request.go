@@ -372,6 +372,7 @@ func (c *Create) networks(req *Request, find func(string) (string, error)) error
 		return nil
 	}
 	var list []*longshorev1.NetworkAttachment
+	priority := map[string]int{}
 	for _, ref := range slices.Sorted(maps.Keys(ends)) {
 		name, err := find(ref)
 		if err != nil {
@@ -382,12 +383,19 @@ func (c *Create) networks(req *Request, find func(string) (string, error)) error
 			return err
 		}
 		list = append(list, a)
-		if ends[ref] != nil {
-			req.EndpointLinks = append(req.EndpointLinks, ends[ref].Links...)
+		if e := ends[ref]; e != nil {
+			priority[name] = e.GwPriority
+			req.EndpointLinks = append(req.EndpointLinks, e.Links...)
 		}
 	}
 	if len(list) > 0 && !slices.ContainsFunc(list, func(a *longshorev1.NetworkAttachment) bool { return a.GetNetwork() == first }) {
 		first = list[0].GetNetwork()
+	}
+	// The node's default route is that of the first network.
+	for _, a := range list {
+		if name := a.GetNetwork(); priority[name] > priority[first] {
+			first = name
+		}
 	}
 	req.Network = first
 	for _, a := range list {

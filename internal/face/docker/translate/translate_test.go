@@ -77,6 +77,10 @@ func TestNetworksOfARequest(t *testing.T) {
 		r.GetNetwork() != "app" || len(r.GetNetworkAliases()) != 1 || len(r.GetFurtherNetworks()) != 1 {
 		t.Errorf("%v, %v", r.CreateRequest, err)
 	}
+	_, r, err = request(t, "1.51", `{"Image":"busybox","HostConfig":{"NetworkMode":"app"},"NetworkingConfig":{"EndpointsConfig":{"app":{"GwPriority":10},"out":{"GwPriority":100,"Aliases":["o"]}}}}`)
+	if f := r.GetFurtherNetworks(); err != nil || r.GetNetwork() != "out" || strings.Join(r.GetNetworkAliases(), " ") != "o" || len(f) != 1 || f[0].GetNetwork() != "app" {
+		t.Errorf("%v, %v", r.CreateRequest, err)
+	}
 	// The command line names the default network twice, each time by another name.
 	if _, r, err = request(t, "1.51", `{"Image":"busybox","HostConfig":{"NetworkMode":"default"},"NetworkingConfig":{"EndpointsConfig":{"default":{"IPAMConfig":null}}}}`); err != nil || r.GetNetwork() != "bridge" || len(r.GetFurtherNetworks()) != 0 {
 		t.Errorf("%v, %v", r.CreateRequest, err)
