@@ -217,8 +217,8 @@ e2e-docker: build ## clients of Docker's API on the node, and the suites of MOBY
 
 e2e-dockerclients: build ## docker's command line 29, compose 5 and other clients that are Go modules, on the node (RUN=)
 	hack/deps.sh test
-	PATH="$$(hack/go.sh):$$PATH" test/e2e/dockerclients/build.sh .cache/dockerclients
-	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_TEST_PARALLEL=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_DOCKER_DIR=$(CURDIR)/.cache/dockerclients $(GO) test -parallel 3 -count=1 -timeout 10m -v -run $(or $(RUN),'^Test(Docker[RKCS]|Dev)') ./test/dockerclients
+	PATH="$$(hack/go.sh):$$PATH" test/e2e/dockerclients/build.sh .cache/dockerclients all
+	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_TEST_PARALLEL=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_DOCKER_DIR=$(CURDIR)/.cache/dockerclients $(GO) test -parallel 3 -count=1 -timeout 10m -v -run $(or $(RUN),'^Test(Docker[RKCS]|Dev|Traefik)') ./test/dockerclients
 	cd test/e2e/dockerclients && CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_TEST_PARALLEL=1 LONGSHORE_BIN=$(CURDIR)/bin PATH="$$($(CURDIR)/hack/go.sh):$$PATH" go test -mod=mod -parallel 3 -count=1 -timeout 10m -v $(if $(RUN),-run $(RUN)) .
 
 e2e-docker-beside: build ## the same 880 requests to dockerd 28 and to the Docker face, answers compared (SCENE=)
@@ -252,7 +252,7 @@ vm-services: build ## reboot a node with twelve services twenty times and cut it
 root-parents: build weakened ## the root tests on a hardened and a loosened host (KINDS=, PACKAGES=, RUN=)
 	for kind in $(or $(KINDS),hardened loosened); do CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_TEST_PARALLEL=1 LONGSHORE_TEST_HOST=$$kind LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_WEAK_BIN=$(CURDIR)/bin/weakened $(GO) test -p 1 -parallel 3 -count=1 -timeout 30m $(if $(RUN),-run $(RUN)) $(or $(PACKAGES),$$(grep -rl --include='*_root_test.go' --exclude-dir=e2e . internal test | xargs -n1 dirname | sort -u | sed 's|^|./|')) || exit; done
 
-test-long: root-parents bench-network e2e-cli e2e-servers chaos kills overlay-stages streams removals damages exchanges seizures board e2e-hub e2e-kata-stress e2e-swarm e2e-swarmkit e2e-swarm-vm e2e-gossip vm-test vm-systemd vm-powercut vm-services fuzz ## the targets that do not fit into test
+test-long: root-parents bench-network e2e-cli e2e-dockerclients e2e-servers chaos kills overlay-stages streams removals damages exchanges seizures board e2e-hub e2e-kata-stress e2e-swarm e2e-swarmkit e2e-swarm-vm e2e-gossip vm-test vm-systemd vm-powercut vm-services fuzz ## the targets that do not fit into test
 
 ##@ Benchmarks
 

@@ -234,16 +234,16 @@ func (r *rig) terminal(args ...string) *session {
 	return r.begin("script", "-qec", r.program+" "+strings.Join(quoted, " "), "/dev/null")
 }
 
-// reads waits until the output that was not yet read contains a text.
-func (s *session) reads(want string) {
+// reads waits until the output that was not yet read contains a text, and returns the output before the text.
+func (s *session) reads(want string) string {
 	s.r.t.Helper()
 	ctx, cancel := context.WithTimeout(s.r.t.Context(), roottest.Patience())
 	defer cancel()
 	for {
-		if _, after, ok := strings.Cut(s.text.String(), want); ok {
+		if before, after, ok := strings.Cut(s.text.String(), want); ok {
 			s.text.Reset()
 			s.text.WriteString(after)
-			return
+			return before
 		}
 		select {
 		case piece, ok := <-s.lines:

@@ -24,7 +24,7 @@ func TestPrometheus(t *testing.T) {
 		t.Setenv("TESTCONTAINERS_RYUK_DISABLED", "true")
 		ctx, cancel := context.WithTimeout(t.Context(), roottest.Patience())
 		defer cancel()
-		found := discover(ctx, t, "unix://"+r.readSocket)
+		found := discover(ctx, t, "unix://"+r.ReadSocket)
 		site, err := network.New(ctx, network.WithLabels(map[string]string{"net.of": "site"}))
 		if err != nil {
 			t.Fatal(err)

@@ -1,12 +1,9 @@
 package dockerclients
 
 import (
-	"fmt"
 	"os"
-	"path/filepath"
 	"testing"
 
-	"github.com/longshore/longshore/internal/image/imagetest"
 	"github.com/longshore/longshore/test/nodetest"
 )
 
@@ -21,45 +18,11 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// rig is a node with Docker's API at two sockets. Its registry has busybox and the reaper, by the names of Docker Hub.
-type rig struct {
-	*nodetest.Node
-	socket, readSocket string
-}
-
-func start(t *testing.T) rig {
+// start starts a node. Its registry has the image of the reaper, too.
+func start(t *testing.T) nodetest.DockerNode {
 	t.Helper()
-	nodetest.Bridge(t, "clients0", "10.96.0.1/24")
-	dir, err := os.MkdirTemp("", "longshore-modules-") // t.TempDir's are too long for socket addresses
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	registry := images(t)
-	mirror := filepath.Join(dir, "certs/docker.io")
-	if err := os.MkdirAll(mirror, 0o755); err == nil {
-		err = os.WriteFile(mirror+"/hosts.toml", fmt.Appendf(nil, "server = \"http://%s\"\n", registry.Host), 0o600)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := rig{socket: dir + "/docker.sock", readSocket: dir + "/read.sock"}
-	r.Node = nodetest.Start(t, nodetest.Options{Config: fmt.Sprintf("[images]\nregistry_config = [%q]\n[face.docker]\nenabled = true\nsocket = %q\nread_socket = %q\n",
-		dir+"/certs", r.socket, r.readSocket)})
-	t.Setenv("HOME", dir)
-	t.Setenv("DOCKER_HOST", "unix://"+r.socket)
-	return r
-}
-
-// images starts a registry with the images.
-func images(t *testing.T) *imagetest.Registry {
-	t.Helper()
-	registry := imagetest.NewRegistry(t)
-	busybox, err := nodetest.BusyboxImage()
-	if err != nil {
-		t.Skipf("no busybox-static: %v", err)
-	}
-	registry.Push("library/busybox", "latest", busybox)
-	registry.Push(nodetest.Ryuk, nodetest.RyukTag, nodetest.RyukImage(t, "ryuk/main.go"))
-	return registry
+	reaper := nodetest.RyukImage(t, "ryuk/main.go") // before HOME, which has go's cache, is another one
+	n := nodetest.StartDocker(t)
+	n.Hub.Push(nodetest.Ryuk, nodetest.RyukTag, reaper)
+	return n
 }
