@@ -47,7 +47,7 @@ var systemScenes = []scene{
 		{do: "GET /v1.44/containers/json/"},
 		{do: "GET //containers/json"},
 		{do: "GET /containers/../version"},
-		{do: "GET /version", headers: []string{"Origin: http://example.com"}},
+		{do: "GET /version?page=another", headers: []string{"Origin: http://example.com"}},
 		{do: "GET /v1.24/containers/prune"},
 		{do: "POST /v1.24/containers/prune"},
 		{do: "POST /v1.24/build/prune"},
