@@ -33,6 +33,7 @@ type world struct {
 	pki    *tlsconftest.Authority
 	mesos  string // host:port
 	metric string // host:port
+	docker string // host:port of Docker's API
 	inside map[actor]*nodetest.Container
 	host   map[string]result // results of the controls of probes
 	bin    string            // directory of the binaries
@@ -64,7 +65,7 @@ func newWorld(t *testing.T, off weaken.Defence) *world {
 	}
 	w := &world{t: t, weak: off, self: filepath.Join(public, "attacker"), secret: filepath.Join(dir, "secret"), inside: map[actor]*nodetest.Container{}, host: map[string]result{}}
 	w.pki = tlsconftest.New(t)
-	w.mesos, w.metric, w.banned = freePort(t), freePort(t), imagetest.NewRegistry(t)
+	w.mesos, w.metric, w.docker, w.banned = freePort(t), freePort(t), freePort(t), imagetest.NewRegistry(t)
 	own, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -184,6 +185,14 @@ max_streams_unauthenticated = 32
 enabled = true
 [face.swarm]
 enabled = true
+[face.docker]
+enabled = true
+socket = %q
+tcp = %q
+tls_cert = %q
+tls_key = %q
+tls_client_ca = %q
+max_connections = 64
 [face.mesos]
 enabled = true
 listen = %q
@@ -200,7 +209,8 @@ listen = %q
 cert = %q
 key = %q
 token_file = %q
-`, filepath.Join(dir, "cdi"), w.banned.Host+"/**", "localhost:"+port+"/**", w.mesos, cert, key, credentials, acls, w.files, w.metric, cert, key, write("token", "metricstoken"))
+`, filepath.Join(dir, "cdi"), w.banned.Host+"/**", "localhost:"+port+"/**",
+		filepath.Join(dir, "docker.sock"), w.docker, cert, key, w.pki.File, w.mesos, cert, key, credentials, acls, w.files, w.metric, cert, key, write("token", "metricstoken"))
 }
 
 // container returns the container of an actor inside, started at its first attempt.
