@@ -146,6 +146,30 @@ func (t table) faults(o outcome) (list []string) {
 	return list
 }
 
+// flaky bounds the failed tests that run once more. If more of them fail, they do not fail by chance.
+const flaky = 8
+
+// again runs each test that failed without a row once more, by itself: many tests wait for a time that is short on a busy machine.
+// run runs the tests of a package that match a pattern.
+func (t table) again(test *testing.T, o outcome, run func(pkg, pattern string) outcome) {
+	test.Helper()
+	var list []string
+	for name, r := range o {
+		if r == failed && !isSubtest(name) && !slices.ContainsFunc(t.rows, func(r row) bool { return r.matches(name) }) {
+			list = append(list, name)
+		}
+	}
+	if len(list) > flaky {
+		return
+	}
+	slices.Sort(list)
+	for _, name := range list {
+		pkg, one, _ := strings.Cut(name, " ")
+		test.Logf("%s failed, and runs once more", name)
+		maps.Copy(o, run(pkg, "^"+one+"$"))
+	}
+}
+
 // summary returns the counts of a run, and the number of failed tests of each class.
 func (t table) summary(o outcome) string {
 	var b strings.Builder
@@ -225,6 +249,14 @@ func TestTables(t *testing.T) {
 	}
 	if got := list.leftOut("b"); got != "" {
 		t.Errorf("left out of b: %q", got)
+	}
+	o, ran := outcome{"a TestOne": failed, "a TestTwo": failed, "a TestThree": passed}, ""
+	list.again(t, o, func(pkg, pattern string) outcome {
+		ran += pkg + pattern
+		return outcome{"a TestTwo": passed}
+	})
+	if ran != "a^TestTwo$" || o["a TestTwo"] != passed || o["a TestOne"] != failed {
+		t.Errorf("again ran %q: %v", ran, o)
 	}
 	for _, bad := range []string{"", "fails shall x | a T | r", "passes x\n", "passes 1\nfails x", "passes 1\nfails maybe x | a T | r", "passes 1\nfails shall x | a T | ", "passes 1\nfails shall x | [ | r"} {
 		if _, err := readTable(bad); err == nil {
