@@ -53,11 +53,11 @@ func TestDockerRuns(t *testing.T) {
 		if code, rest := s.ends(); code != 5 {
 			t.Errorf("run -it: exit code %d, %q", code, rest)
 		}
-		s = r.begin("script", "-qec", "stty rows 33 cols 77; "+r.program+" run --rm -it busybox stty size", "/dev/null")
-		s.reads("33 77")
-		if code, _ := s.ends(); code != 0 {
-			t.Errorf("stty size: exit code %d", code)
-		}
+		r.create("sized", `{"Image":"busybox","Tty":true,"Cmd":["stty","size"],"HostConfig":{"ConsoleSize":[33,77]}}`)
+		r.docker("start", "sized")
+		r.shows("0", "wait", "sized")
+		r.shows("33 77\r", "logs", "sized")
+		r.docker("rm", "sized")
 		s = r.terminal("start", "-ai", "term")
 		s.reads("#")
 		s.writes("echo again$((1+1))\n")
