@@ -95,6 +95,8 @@ var allowedByName = map[string]string{
 	"internal/engine/create.go:root":                        inRoots,
 	"internal/engine/renew.go:newRenewal":                   ownFiles,
 	"internal/engine/etc/etc.go:Renew":                      inRoots,
+	"internal/engine/owned/rest.go:Rest":                    ownFiles,
+	"internal/inroot/inroot.go:makeTarget":                  inRoots, // one name in a directory that beneath has opened
 	"internal/engine/etc/etc.go:Files":                      ownFiles,
 	"internal/engine/dirs.go:makeBundle":                    ownFiles,
 	"internal/engine/survey/paths.go:dirIDs":                ownFiles,

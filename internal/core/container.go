@@ -75,6 +75,9 @@ type ContainerConfig struct {
 	// Run starts the program in the same call, which saves a call of StartContainer. A program
 	// that cannot be started fails the create.
 	Run bool `json:"run,omitempty"`
+	// Rest makes a container without a process, which has exited by this request. RenewContainer makes the first process. A pair
+	// gets its namespaces and its network with it.
+	Rest *StopRequest `json:"-"`
 }
 
 // CgroupName returns the name of the container's cgroup.
@@ -192,6 +195,8 @@ type Container struct {
 	// Refused is set when the runtime refused the program while it created the container. Such a
 	// container has no process, and starting it fails.
 	Refused *Refusal `json:"refused,omitempty"`
+	// Resting says that the container has not had a process yet: see ContainerConfig.Rest.
+	Resting bool `json:"resting,omitempty"`
 	// Removing says that removal has begun. The container can no longer be used, and recovery
 	// completes a removal that a crash has interrupted.
 	Removing bool `json:"removing,omitempty"`

@@ -273,12 +273,10 @@ func (b *build) cgroup(ctx context.Context) error {
 }
 
 func (b *build) launch(ctx context.Context) error {
+	if b.cfg.Rest != nil {
+		return owned.Rest(&b.c, b.spec, b.cfg.Rest)
+	}
 	b.pipeline.Undo.Add("launch", func(ctx context.Context) error { return teardown{e: b.e}.processes(ctx, b.rt, &b.c) })
-	uid, gid := owned.HostIDs(&b.sb, b.spec.Process)
-	try := fallback.Runtimes{First: b.rt, Others: b.e.o.Runtimes, Any: b.sb.AnyRuntime && b.cfg.Runtime == "", Version: b.e.version, Take: func(rt core.Runtime) error {
-		b.rt, b.c.Runtime = rt, rt.Name()
-		return b.e.records.EditContainer(b.c.ID, func(c *core.Container, _ *scope.Change) error { c.Runtime = rt.Name(); return nil })
-	}}
 	b.c.Warnings = append(b.c.Warnings, etc.Without(&b.sb)...)
 	if b.cfg.Run {
 		// Everything is recorded before the launch: after a crash, recovery finds the process and
@@ -291,18 +289,23 @@ func (b *build) launch(ctx context.Context) error {
 			return err
 		}
 	}
-	pid, warnings, err := try.Create(ctx, core.RuntimeCreate{
-		Run: b.cfg.Run, ID: b.c.ID, Bundle: b.c.Bundle, Spec: b.spec, IO: b.cfg.IO, Cgroup: b.c.Cgroup, Limited: true,
-		Levels: levelsOf(&b.sb, &b.c), UID: uid, GID: gid, Confined: b.confined, Identity: owned.Identity(&b.c), Grants: b.c.Config.Grants, HookID: b.cfg.HookID,
-	})
-	if err != nil {
-		return b.refuse(ctx, err)
-	}
-	b.c.Main.Pid, b.c.Warnings = pid, append(b.c.Warnings, warnings...)
-	return nil
+	return b.refuse(ctx, b.process(ctx, b.sb.AnyRuntime && b.cfg.Runtime == ""))
 }
 
-func (b *build) confined(k core.Confinement) { b.c.Confinement = &k }
+// process has the runtime create the main process; others may stand in if the request names no runtime.
+func (b *build) process(ctx context.Context, others bool) error {
+	uid, gid := owned.HostIDs(&b.sb, b.spec.Process)
+	try := fallback.Runtimes{First: b.rt, Others: b.e.o.Runtimes, Any: others, Version: b.e.version, Take: func(rt core.Runtime) error {
+		b.rt, b.c.Runtime = rt, rt.Name()
+		return b.e.records.EditContainer(b.c.ID, func(c *core.Container, _ *scope.Change) error { c.Runtime = rt.Name(); return nil })
+	}}
+	pid, warnings, err := try.Create(ctx, core.RuntimeCreate{
+		Run: b.cfg.Run, ID: b.c.ID, Bundle: b.c.Bundle, Spec: b.spec, IO: b.cfg.IO, Cgroup: b.c.Cgroup, Limited: true,
+		Levels: levelsOf(&b.sb, &b.c), UID: uid, GID: gid, Confined: func(k core.Confinement) { b.c.Confinement = &k }, Identity: owned.Identity(&b.c), Grants: b.c.Config.Grants, HookID: b.cfg.HookID,
+	})
+	b.c.Main.Pid, b.c.Warnings = pid, append(b.c.Warnings, warnings...)
+	return err
+}
 
 func (b *build) commit(context.Context) error {
 	if b.c.Config.Durable {
@@ -336,7 +339,11 @@ func (b *build) commit(context.Context) error {
 // created completes a create, and marks the container running if it was started in the same call.
 func created(c *core.Container, n *scope.Change) error {
 	n.Add(core.Event{Kind: core.EventContainerCreated})
-	if err := step(c, core.VerbCommit); err != nil || !c.Config.Run {
+	err := step(c, core.VerbCommit)
+	if err == nil && c.Resting {
+		return step(c, core.VerbExit)
+	}
+	if err != nil || !c.Config.Run {
 		return err
 	}
 	c.Main.Started = now()

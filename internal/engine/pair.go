@@ -35,10 +35,13 @@ func (c *Client) CreatePair(ctx context.Context, p Pair) (core.Sandbox, core.Con
 	if err != nil {
 		return core.Sandbox{}, core.Container{}, err
 	}
-	cfg.Sandbox = s.sb.ID
+	cfg.Sandbox, s.rest = s.sb.ID, cfg.Rest != nil
 	b, err := c.view.newBuild(cfg)
 	if err == nil && cfg.Parent != "" {
 		err = fmt.Errorf("create container %q: a container of a pair is nested in none: %w", cfg.Key, errdefs.ErrInvalidArgument)
+	}
+	if err == nil && s.rest && s.sb.Config.Namespaces.PID.Mode == core.Shared {
+		err = fmt.Errorf("create container %q: rest excludes a shared pid namespace: %w", cfg.Key, errdefs.ErrInvalidArgument)
 	}
 	if err != nil {
 		return core.Sandbox{}, core.Container{}, err

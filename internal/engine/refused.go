@@ -19,7 +19,7 @@ import (
 // its start returns the runtime's error.
 
 // refuse lets a create continue without a process when the runtime has refused only the program;
-// otherwise it returns err.
+// otherwise it returns err, which may be nil.
 func (b *build) refuse(ctx context.Context, err error) error {
 	var refused *core.StartError
 	if b.cfg.Run || !errors.As(err, &refused) {

@@ -181,6 +181,9 @@ func (r renewal) unmake(ctx context.Context) error {
 // forget has the runtime and the keeper forget the processes that have ended.
 func (r *renewal) forget(ctx context.Context) error {
 	r.pipeline.Undo.Add("processes", r.unmake)
+	if r.c.Resting {
+		return nil
+	}
 	return r.unmake(ctx)
 }
 
@@ -246,12 +249,9 @@ func (r *renewal) launch(ctx context.Context) error {
 	cfg.Run = false
 	b := &build{e: r.e, cfg: cfg, rt: r.rt, sb: r.sb, spec: r.spec, c: r.c}
 	b.c.Refused = nil
-	uid, gid := owned.HostIDs(&r.sb, r.spec.Process)
 	r.pipeline.Undo.Add("launch", r.unmake) // before the namespaces are released
-	pid, err := r.rt.Create(ctx, core.RuntimeCreate{
-		ID: r.c.ID, Bundle: r.c.Bundle, Spec: r.spec, IO: cfg.IO, Cgroup: r.c.Cgroup, Limited: true,
-		Levels: levelsOf(&r.sb, &r.c), UID: uid, GID: gid, Confined: b.confined, Identity: owned.Identity(&r.c), Grants: cfg.Grants, HookID: cfg.HookID,
-	})
+	err := b.process(ctx, r.c.Resting && r.sb.AnyRuntime && cfg.Runtime == "")
+	r.rt = b.rt
 	if err != nil {
 		if err := b.refuse(ctx, err); err != nil {
 			return err
@@ -262,7 +262,7 @@ func (r *renewal) launch(ctx context.Context) error {
 	}
 	old := r.c.Main
 	r.c = b.c
-	r.c.Main = core.Process{Args: old.Args, TTY: old.TTY, Hold: old.Hold, Pid: pid}
+	r.c.Main = core.Process{Args: old.Args, TTY: old.TTY, Hold: old.Hold, Pid: b.c.Main.Pid}
 	return nil
 }
 
@@ -281,6 +281,7 @@ func (r *renewal) commit(context.Context) error {
 			return err
 		}
 		c.Main, c.Execs, c.Refused, c.Trace, c.Confinement = r.c.Main, nil, r.c.Refused, r.pipeline.Trace(), r.c.Confinement
+		c.Resting, c.Warnings = false, r.c.Warnings
 		n := scope.Change{}
 		n.Add(core.Event{Kind: core.EventContainerCreated, Note: core.NoteRenewed})
 		r.v.Forced(&n, &c.Meta, scope.By{Verb: "start again"})

@@ -70,6 +70,7 @@ type sandboxBuild struct {
 	rt       core.Runtime
 	sb       core.Sandbox
 	first    *core.Sandbox // the sandbox that has the key
+	rest     bool          // its container rests: see core.ContainerConfig
 	// limited waits until the cgroup exists and has its limits.
 	limited func() error
 }
@@ -165,7 +166,7 @@ func (b *sandboxBuild) namespaces(ctx context.Context) error {
 		return nil
 	}
 	req := core.PinRequest{
-		Sandbox: b.sb.ID, Hostname: cfg.Hostname, Domainname: cfg.Domainname, Sysctls: cfg.Sysctls, UIDs: cfg.UIDs, GIDs: cfg.GIDs,
+		Sandbox: b.sb.ID, Hostname: cfg.Hostname, Domainname: cfg.Domainname, Sysctls: cfg.Sysctls, UIDs: cfg.UIDs, GIDs: cfg.GIDs, Rest: b.rest,
 	}
 	for _, kind := range []specs.LinuxNamespaceType{specs.UserNamespace, specs.NetworkNamespace, specs.IPCNamespace, specs.UTSNamespace} {
 		if n := shared[kind]; n != nil && n.Mode == core.Shared {
@@ -184,6 +185,9 @@ func (e *Engine) joins() core.Joiner {
 }
 
 func (b *sandboxBuild) network(ctx context.Context) error {
+	if b.rest {
+		return nil
+	}
 	switch b.sb.Config.Namespaces.Net.Mode {
 	case core.Host:
 		b.sb.Network.Mode = "host"
@@ -217,7 +221,7 @@ func (b *sandboxBuild) files(ctx context.Context) error {
 	if err := etc.Save(b.sb.Dir, files); err != nil {
 		return err
 	}
-	if b.sb.Config.Namespaces.IPC.Mode != core.Shared {
+	if b.sb.Config.Namespaces.IPC.Mode != core.Shared || b.rest {
 		return nil
 	}
 	shm := filepath.Join(b.sb.Dir, owned.ShmDir)

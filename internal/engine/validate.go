@@ -23,6 +23,8 @@ func validateContainer(cfg *core.ContainerConfig) error {
 		return fmt.Errorf("root: one of image, dir and mounts is wanted: %w", errdefs.ErrInvalidArgument)
 	case cfg.Spec == nil:
 		return fmt.Errorf("no spec: %w", errdefs.ErrInvalidArgument)
+	case cfg.Rest != nil && cfg.Run:
+		return fmt.Errorf("rest excludes run: %w", errdefs.ErrInvalidArgument)
 	case cfg.Durable && cfg.IO.Hold:
 		return fmt.Errorf("a durable container cannot hold its output: %w", errdefs.ErrInvalidArgument)
 	case cfg.IO.Hold && len(cfg.IO.Sinks) > 0:

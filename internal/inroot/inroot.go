@@ -39,7 +39,7 @@ func (c Container) Run(ctx context.Context, fn func(root *os.File) error) error 
 			return err
 		}
 		defer func() { _ = users.Close() }()
-		return inEnded(c.Container, users, as)
+		return inEnded(c, users, as)
 	}
 	root, err := rootOf(c.Container)
 	if err != nil {
@@ -88,13 +88,13 @@ func rootOf(c core.Container) (*os.File, error) {
 
 // inEnded calls fn with the root of a container without a process, in a mount namespace that exists
 // for this call alone, with the container's volumes and binds.
-func inEnded(c core.Container, users *os.File, fn func(root *os.File) error) error {
+func inEnded(c Container, users *os.File, fn func(root *os.File) error) error {
 	return onThread(func() error { return inMounts(c, users, fn) })
 }
 
 // inMounts mounts the container's volumes and binds in a new mount namespace and calls fn. It must be called on a thread of its
 // own.
-func inMounts(c core.Container, users *os.File, fn func(root *os.File) error) error {
+func inMounts(c Container, users *os.File, fn func(root *os.File) error) error {
 	own, err := os.Open("/proc/thread-self/ns/mnt")
 	if err != nil {
 		return err
@@ -122,15 +122,40 @@ func inMounts(c core.Container, users *os.File, fn func(root *os.File) error) er
 		if !slices.Contains(m.Options, "bind") && !slices.Contains(m.Options, "rbind") {
 			continue
 		}
-		if err := mountIn(root, m, users); err != nil && !errors.Is(err, unix.ENOENT) { // the source of a mount may be gone
+		err := c.mountIn(root, m, users)
+		if err != nil && !errors.Is(err, unix.ENOENT) { // the source of a mount may be gone
 			return fmt.Errorf("mount %s: %w", m.Destination, err)
 		}
 	}
 	return fn(root)
 }
 
+// makeTarget makes the missing target of a mount as a runtime does: a directory, or an empty file for a file.
+func makeTarget(root, source *os.File, target string) error {
+	info, err := source.Stat()
+	if err != nil {
+		return err
+	}
+	names := strings.Split(strings.Trim(path.Clean("/"+target), "/"), "/")
+	for i, name := range names {
+		parent, err := beneath.In(root, "/"+path.Join(names[:i]...), unix.O_PATH|unix.O_DIRECTORY, 0)
+		if err != nil {
+			return err
+		}
+		if i < len(names)-1 || info.IsDir() {
+			err = unix.Mkdirat(int(parent.Fd()), name, 0o755)
+		} else {
+			err = unix.Mknodat(int(parent.Fd()), name, unix.S_IFREG|0o644, 0)
+		}
+		if err := errors.Join(err, parent.Close()); err != nil && !errors.Is(err, unix.EEXIST) {
+			return err
+		}
+	}
+	return nil
+}
+
 // mountIn mounts a bind of a spec in a root.
-func mountIn(root *os.File, m specs.Mount, users *os.File) error {
+func (c Container) mountIn(root *os.File, m specs.Mount, users *os.File) error {
 	base, rel, err := ocispec.Below(m)
 	if err != nil {
 		return err
@@ -159,6 +184,11 @@ func mountIn(root *os.File, m specs.Mount, users *os.File) error {
 		}
 	}
 	target, err := beneath.In(root, m.Destination, unix.O_PATH, 0)
+	if c.Resting && errors.Is(err, unix.ENOENT) { // no runtime has made it yet
+		if err = asRootOf(c.IDs, func() error { return makeTarget(root, tree, m.Destination) }); err == nil {
+			target, err = beneath.In(root, m.Destination, unix.O_PATH, 0)
+		}
+	}
 	if err != nil {
 		return err
 	}

@@ -94,16 +94,22 @@ func (p *Pins) Pin(ctx context.Context, req core.PinRequest) (map[specs.LinuxNam
 		return nil, fmt.Errorf("pin namespaces of %s: %w", req.Sandbox, err)
 	}
 	dir := filepath.Join(p.dir, string(req.Sandbox))
+	paths := make(map[specs.LinuxNamespaceType]string, len(req.Kinds)+len(req.Join))
+	for _, t := range req.Kinds {
+		k, _ := kindOf(t)
+		paths[t] = filepath.Join(dir, k.file)
+	}
+	if req.Rest {
+		for t := range req.Join {
+			paths[t] = filepath.Join(dir, joinedFile(t))
+		}
+		return paths, nil
+	}
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		if errors.Is(err, os.ErrExist) {
 			return nil, fmt.Errorf("pin namespaces of %s: %s already exists: %w", req.Sandbox, dir, errdefs.ErrAlreadyExists)
 		}
 		return nil, fmt.Errorf("pin namespaces of %s: %w", req.Sandbox, err)
-	}
-	paths := make(map[specs.LinuxNamespaceType]string, len(req.Kinds)+len(req.Join))
-	for _, t := range req.Kinds {
-		k, _ := kindOf(t)
-		paths[t] = filepath.Join(dir, k.file)
 	}
 	var err error
 	switch {

@@ -124,7 +124,7 @@ func (p *Prepared) create(ctx context.Context, img core.Image) (core.Container, 
 // unfinished is the Data of a sandbox without the network of its request.
 const unfinished = "unfinished"
 
-// restCall is the origin of the stop of a container that waits for its first start.
+// restCall is the origin of the end of a container that waits for its first start.
 const restCall = "longshore agent: the container waits for its start"
 
 // resting returns a configuration without addresses, ports and the network namespace of another container.
@@ -139,7 +139,7 @@ func resting(cfg core.SandboxConfig) core.SandboxConfig {
 	return cfg
 }
 
-// rest ends the process of a new container, which waits for its start, and gives its sandbox the wanted network for the next one.
+// rest stops the sandbox of a new container, which waits for its start, and gives it the wanted network.
 // After an error nothing of the container is left.
 func (s *Service) rest(ctx context.Context, c core.Container, want core.SandboxConfig) (core.Container, error) {
 	a := core.StopRequest{Owner: s.o.Owner, Call: restCall, At: time.Now()}
@@ -222,6 +222,9 @@ func (p *Prepared) containerConfig(key core.Key, img core.Image, log string) (co
 	}
 	if cfg.Data, err = json.Marshal(rec); err != nil {
 		return core.ContainerConfig{}, fmt.Errorf("create %s: %w", key, err)
+	}
+	if s.o.Rest {
+		cfg.Rest = &core.StopRequest{Owner: s.o.Owner, Call: restCall, At: time.Now()}
 	}
 	if p.Change != nil {
 		p.Change(&cfg)

@@ -134,7 +134,7 @@ func (w *walk) record(c *core.Container) {
 	}
 	for _, p := range append([]core.Process{c.Main}, c.Execs...) {
 		ref := core.Ref{Container: c.ID, Process: p.ID}
-		if p.Autopsy != nil && !w.ended[ref] {
+		if never := c.Resting && p.ID == core.Main; p.Autopsy != nil && !w.ended[ref] && !never {
 			w.found = append(w.found, Fault{"container " + string(c.ID), fmt.Sprintf("process %q has ended on record and not in the log", p.ID)})
 		}
 		if p.Autopsy == nil && w.ended[ref] {

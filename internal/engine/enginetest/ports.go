@@ -68,7 +68,9 @@ func (p *Pinner) Pin(ctx context.Context, req core.PinRequest) (map[specs.LinuxN
 	for k := range req.Join {
 		paths[k] = filepath.Join(p.dir, string(req.Sandbox), string(k))
 	}
-	p.pinned[req.Sandbox] = req.Kinds
+	if !req.Rest {
+		p.pinned[req.Sandbox] = req.Kinds
+	}
 	return paths, nil
 }
 

@@ -97,6 +97,10 @@ func (t Table) Pin(ctx context.Context, sb *core.Sandbox, req core.PinRequest) e
 	req.Join = map[specs.LinuxNamespaceType]string{}
 	pid := 0
 	for kind, n := range list {
+		if req.Rest {
+			req.Join[kind] = ""
+			continue
+		}
 		path, c, err := t.source(ctx, sb, kind, n)
 		if err != nil {
 			return fmt.Errorf("join the %s namespace: %w", kind, err)
@@ -111,6 +115,9 @@ func (t Table) Pin(ctx context.Context, sb *core.Sandbox, req core.PinRequest) e
 	}
 	for kind, n := range owned.Pinned(&sb.Config.Namespaces) {
 		n.Path = paths[kind]
+	}
+	if req.Rest {
+		return nil
 	}
 	return t.verify(ctx, &sb.Config.Namespaces.PID, pid)
 }
