@@ -122,13 +122,16 @@ func (r *rig) standIns() {
 	for i, f := range base {
 		switch f.Name {
 		case "etc/passwd":
-			base[i].Body = append(f.Body, "daemon:x:1:1:daemon:/usr/sbin:/bin/false\nbin:x:2:2:bin:/bin:/bin/false\n"...)
+			base[i].Body = append(f.Body, "daemon:x:1:1:daemon:/usr/sbin:/bin/false\nbin:x:2:2:bin:/bin:/bin/false\npostgres:x:70:70::/var/lib/postgresql:/bin/sh\nnginx:x:101:101::/:/bin/false\n"...)
 		case "etc/group":
-			base[i].Body = append(f.Body, "daemon:x:1:\nbin:x:2:\nsys:x:3:\nadm:x:4:\ntty:x:5:\ndisk:x:6:\nwheel:x:10:\ncdrom:x:24:\naudio:x:29:\nvideo:x:44:\nstaff:x:50:\nusers:x:100:\n"...)
+			base[i].Body = append(f.Body, "daemon:x:1:\nbin:x:2:\nsys:x:3:\nadm:x:4:\ntty:x:5:\ndisk:x:6:\nwheel:x:10:\nnginx:x:101:\ncdrom:x:24:\naudio:x:29:\nvideo:x:44:\nstaff:x:50:\nusers:x:100:\n"...)
 		}
 	}
 	base = append(base, imagetest.File{Name: "usr/"}, imagetest.File{Name: "usr/bin/"}, imagetest.File{Name: "usr/sbin/"}, imagetest.File{Name: "usr/local/"},
-		imagetest.File{Name: "home/"}, imagetest.File{Name: "var/log/"}, imagetest.File{Name: "bin/bash", Link: "busybox"})
+		imagetest.File{Name: "home/"}, imagetest.File{Name: "var/log/"}, imagetest.File{Name: "var/opt/"}, imagetest.File{Name: "var/run", Link: "/run"},
+		imagetest.File{Name: "etc/nsswitch.conf", Body: []byte("hosts: files dns\n")},
+		imagetest.File{Name: "bin/bash", Body: []byte("#!/bin/sh\nexec sh \"$@\"\n"), Mode: 0o755}, imagetest.File{Name: "usr/bin/env", Link: "/bin/busybox"},
+		imagetest.File{Name: "usr/bin/curl", Body: body, Mode: 0o755})
 	env := []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 	made := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	known := map[string]bool{"library/hello-world": true, "arm32v7/hello-world": true}
@@ -141,7 +144,10 @@ func (r *rig) standIns() {
 		known["library/"+repo], known[repo] = true, true
 	}
 	shell := ocispec.ImageConfig{Cmd: []string{"sh"}}
-	for repo, tags := range map[string]string{"busybox": "latest glibc frozen", "alpine": "latest frozen 3.10", "debian": "trixie-slim bookworm-slim latest", "bash": "latest"} {
+	for repo, tags := range map[string]string{
+		"busybox": "latest glibc frozen 1.35.0", "debian": "trixie-slim bookworm-slim latest", "bash": "latest 5.2.26", "amazonlinux/amazonlinux": "2023",
+		"alpine": "latest frozen 3.10 3.12 3.13 3.13.12 3.14 3.15 3.18 3.19 3.20 3.21 3.22 edge",
+	} {
 		for tag := range strings.FieldsSeq(tags) {
 			push(repo, tag, shell)
 		}
@@ -154,10 +160,7 @@ func (r *rig) standIns() {
 	r.registry.Push("arm32v7/hello-world", "latest", hello.Build())
 	hello.Platform = ocispec.Platform{OS: "linux", Architecture: "arm64", Variant: "v8"}
 	r.registry.Push("library/hello-world", "arm64", hello.Build())
-	for _, tag := range []string{"latest", "alpine"} {
-		push("nginx", tag, ocispec.ImageConfig{Cmd: []string{"nginx", "-g", "daemon off;"}, ExposedPorts: map[string]struct{}{"80/tcp": {}}, StopSignal: "SIGQUIT"},
-			imagetest.File{Name: "usr/sbin/nginx", Body: body, Mode: 0o755})
-	}
+	servers(push, body)
 	r.registry.Intercept(deny(known))
 }
 
