@@ -29,6 +29,7 @@ var containerScenes = []scene{
 		{do: "POST /containers/one/exec", body: `{"Cmd":["true"]}`},
 		{do: "POST /containers/one/start"},
 		{do: "POST /containers/one/start"},
+		{do: "GET /containers/one/stats?stream=0"}, // dockerd reads the output of the program meanwhile
 		{do: "GET /containers/one/logs?stdout=1"},
 		{do: "GET /containers/one/logs?stderr=1"},
 		{do: "GET /containers/{c}/json", exact: inspected},

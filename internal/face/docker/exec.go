@@ -415,22 +415,15 @@ func (x *execs) inspectExec(w http.ResponseWriter, r *dockerhttp.Request) error 
 	if err != nil {
 		return noSuchExec(string(e.id))
 	}
-	d, ok := e.document(&c)
-	if !ok {
-		return noSuchExec(string(e.id))
-	}
-	return dockerhttp.Reply(w, http.StatusOK, d)
+	return dockerhttp.Reply(w, http.StatusOK, e.document(&c))
 }
 
-// document returns the document of an exec; ok is false if its container has ended before it.
-func (e *execution) document(c *core.Container) (d execDocument, ok bool) {
+// document returns the document of an exec, which runs until the face knows its exit code.
+func (e *execution) document(c *core.Container) execDocument {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.running && c.State == core.ContainerExited {
-		return d, false
-	}
 	privileged := e.cfg.Privileged
-	d = execDocument{
+	d := execDocument{
 		ID: string(e.id), Running: e.running, ExitCode: e.code, OpenStdin: e.cfg.AttachStdin, OpenStdout: e.cfg.AttachStdout, OpenStderr: e.cfg.AttachStderr,
 		ContainerID: string(e.container), DetachKeys: []byte{}, CanRemove: e.code != nil,
 		ProcessConfig: execProcess{Tty: e.cfg.Tty, Entrypoint: e.cfg.Cmd[0], Arguments: e.cfg.Cmd[1:], Privileged: &privileged, User: e.cfg.User},
@@ -441,5 +434,5 @@ func (e *execution) document(c *core.Container) (d execDocument, ok bool) {
 	if p := c.Process(e.id); p != nil {
 		d.Pid = p.Pid
 	}
-	return d, true
+	return d
 }

@@ -104,7 +104,7 @@ func TestCreateListInspectRemove(t *testing.T) {
 	}
 	id := c.use("db")
 	for filters, want := range map[string]string{
-		`{"name":["^d"]}`: "db", `{"label":["a=b"]}`: "db", `{"label":["com.docker.volume.anonymous"]}`: none.Name, `{"dangling":["false"]}`: "db", `{"driver":["nfs"]}`: "",
+		`{"name":["^db$"]}`: "db", `{"label":["a=b"]}`: "db", `{"label":["com.docker.volume.anonymous"]}`: none.Name, `{"dangling":["false"]}`: "db", `{"driver":["nfs"]}`: "",
 		`{"dangling":{"true":true},"name":{"m":true}}`: "mem",
 	} {
 		if got := c.names(filters); got != want {
