@@ -1,8 +1,10 @@
 package docker
 
 import (
+	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -58,6 +60,14 @@ func TestBuildx(t *testing.T) {
 			}
 			return name
 		}
+		// buildx puts builders below a cgroup of the whole machine. The end of the node does not find those of a failed test there.
+		t.Cleanup(func() {
+			cmd := exec.CommandContext(context.WithoutCancel(t.Context()), client, "-H", "unix://"+r.socket, "rm", "-f", "buildx_buildkit_maker0", "buildx_buildkit_default")
+			_ = cmd.Run() // a test that passed has removed them
+			for _, name := range cgroupsOfBuilders(t, "") {
+				_ = os.Remove(name) // it is left if the machine has other builders
+			}
+		})
 		loaded := run("load", "-i", archive)
 		image, ok := strings.CutPrefix(loaded, "Loaded image: ")
 		if !ok {
@@ -79,8 +89,8 @@ RUN test "$(cat /data/file)" = "of a step" && ln /data/file /data/second
 WORKDIR /data
 CMD ["cat", "file", "message"]
 `)
-		context := filepath.Join(r.dir, "context")
-		run("buildx", "build", "--load", "-t", "mine", "--build-arg", "WHO=tester", context)
+		source := filepath.Join(r.dir, "context")
+		run("buildx", "build", "--load", "-t", "mine", "--build-arg", "WHO=tester", source)
 		if got, want := run("run", "--rm", "mine"), "of a step\nof the context"; got != want {
 			t.Errorf("the built image writes %q, want %q", got, want)
 		}
@@ -89,8 +99,8 @@ CMD ["cat", "file", "message"]
 		}
 		// Both have BuildKit's attestation beside the image.
 		pushed, oci := r.registry.Host+"/busybox:pushed", filepath.Join(r.dir, "oci.tar")
-		run("buildx", "build", "--push", "-t", pushed, context)
-		run("buildx", "build", "--provenance=mode=max", "-o", "type=oci,dest="+oci, "-t", "archived", context)
+		run("buildx", "build", "--push", "-t", pushed, source)
+		run("buildx", "build", "--provenance=mode=max", "-o", "type=oci,dest="+oci, "-t", "archived", source)
 		run("load", "-i", oci)
 		run("pull", pushed)
 		for _, name := range []string{pushed, "archived"} {
@@ -101,7 +111,7 @@ CMD ["cat", "file", "message"]
 		// BuildKit executes only the step that has changed: the volume of its container keeps the others.
 		run("buildx", "stop", "maker")
 		write("context/message", "changed\n")
-		out := run("buildx", "build", "--progress=plain", "--load", "-t", "mine", context)
+		out := run("buildx", "build", "--progress=plain", "--load", "-t", "mine", source)
 		if !strings.Contains(out, "CACHED") {
 			t.Errorf("the second build has no cached step:\n%s", out)
 		}
@@ -110,16 +120,23 @@ CMD ["cat", "file", "message"]
 		}
 		if compose {
 			write("context/compose.yaml", "services: {made: {build: .}}\n")
-			if out := run("compose", "-f", filepath.Join(context, "compose.yaml"), "up", "--build"); !strings.Contains(out, "| changed") {
+			if out := run("compose", "-f", filepath.Join(source, "compose.yaml"), "up", "--build"); !strings.Contains(out, "| changed") {
 				t.Errorf("compose up --build has no output of the built image:\n%s", out)
 			}
-			run("compose", "-f", filepath.Join(context, "compose.yaml"), "down")
+			run("compose", "-f", filepath.Join(source, "compose.yaml"), "down")
+		}
+		builder := run("inspect", "-f", "{{.Id}}", "buildx_buildkit_maker0")
+		if len(cgroupsOfBuilders(t, "/*/"+builder+"/buildkit")) == 0 {
+			t.Error("BuildKit has no cgroup below that of its container")
 		}
 		run("buildx", "rm", "maker")
+		if left := cgroupsOfBuilders(t, "/*/"+builder); len(left) > 0 {
+			t.Errorf("left of the builder: %q", left)
+		}
 		// The node refuses /grpc, and so buildx takes the same driver where no builder was created.
 		run("tag", image, "moby/buildkit:buildx-stable-1")
 		write("context/Dockerfile", "FROM scratch\nCOPY message /message\n")
-		run("buildx", "build", "--builder", "default", "--load", "-t", "default", context)
+		run("buildx", "build", "--builder", "default", "--load", "-t", "default", source)
 		if got := run("image", "inspect", "-f", "{{len .RootFS.Layers}}", "default"); got != "1" {
 			t.Errorf("the image of the default builder has %s layers, want 1", got)
 		}
@@ -129,4 +146,18 @@ CMD ["cat", "file", "message"]
 			t.Errorf("left of the builder: %q", left)
 		}
 	})
+}
+
+// cgroupsOfBuilders returns the directories of a pattern below the cgroup of buildx's builders, in all hierarchies.
+func cgroupsOfBuilders(t *testing.T, pattern string) []string {
+	t.Helper()
+	var found []string
+	for _, root := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/*"} {
+		list, err := filepath.Glob(root + "/docker/buildx" + pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found = append(found, list...)
+	}
+	return found
 }
