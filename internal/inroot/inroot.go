@@ -171,9 +171,14 @@ func (c Container) mountIn(root *os.File, m specs.Mount, users *os.File) error {
 		return err
 	}
 	defer func() { _ = tree.Close() }()
-	if slices.Contains(m.Options, "ro") {
+	below := slices.Contains(m.Options, "rro")
+	if below || slices.Contains(m.Options, "ro") {
 		attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}
-		if err := unix.MountSetattr(int(tree.Fd()), "", unix.AT_EMPTY_PATH, &attr); err != nil {
+		flags := uint(unix.AT_EMPTY_PATH)
+		if below {
+			flags |= unix.AT_RECURSIVE
+		}
+		if err := unix.MountSetattr(int(tree.Fd()), "", flags, &attr); err != nil {
 			return err
 		}
 	}

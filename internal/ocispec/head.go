@@ -63,7 +63,7 @@ func (h Head) Finish(s *specs.Spec, r core.Rootfs) (User, error) {
 	ForUser(p)
 	placeImages(s, r.Images)
 	if volumes := ImageVolumes(s, r); r.ReadOnly {
-		addBeforeInner(s, volumes)
+		AddBeforeInner(s, volumes)
 	}
 	return user, nil
 }

@@ -73,8 +73,8 @@ func rootOf(maps []specs.LinuxIDMapping) int {
 	return -1
 }
 
-// addBeforeInner adds mounts, each before those at or below its destination.
-func addBeforeInner(s *specs.Spec, list []specs.Mount) {
+// AddBeforeInner adds mounts, each before those at or below its destination.
+func AddBeforeInner(s *specs.Spec, list []specs.Mount) {
 	for _, m := range list {
 		at := slices.IndexFunc(s.Mounts, func(o specs.Mount) bool { return covers(m.Destination, path.Clean("/"+o.Destination)) })
 		if at < 0 {

@@ -1,6 +1,8 @@
 package dockerclients_test
 
 import (
+	"archive/tar"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -116,6 +118,26 @@ func TestDockerRuns(t *testing.T) {
 	})
 }
 
+// readOnlyBind copies an archive to a container that does not run: nothing of it is written to a bind that is read-only.
+func (r *rig) readOnlyBind() {
+	r.t.Helper()
+	dir := r.t.TempDir()
+	r.docker("create", "--name", "reads", "-v", dir+":/ro:ro", "busybox", "true")
+	var archive strings.Builder
+	w := tar.NewWriter(&archive)
+	err := w.WriteHeader(&tar.Header{Name: "ro/new", Mode: 0o644})
+	if err = errors.Join(err, w.Close()); err != nil {
+		r.t.Fatal(err)
+	}
+	if code, _, errs := r.output(archive.String(), r.program, "cp", "-", "reads:/"); code == 0 {
+		r.t.Errorf("a copy to a read-only bind succeeded: %s", errs)
+	}
+	if list, err := os.ReadDir(dir); err != nil || len(list) > 0 {
+		r.t.Errorf("the directory of a read-only bind has %v, %v", list, err)
+	}
+	r.docker("rm", "reads")
+}
+
 // TestDockerKeepsContainers takes containers through their lives, and files and images out of them.
 func TestDockerKeepsContainers(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
@@ -141,6 +163,7 @@ func TestDockerKeepsContainers(t *testing.T) {
 		r.shows("137", "wait", "life")
 		r.fails(1, "is not running", "kill", "life")
 		r.docker("start", "life")
+		r.readOnlyBind()
 		w := r.begin(r.program, "wait", id)
 		r.docker("rename", "life", "after")
 		r.docker("update", "--restart", "on-failure:3", "--memory", "64m", "--memory-swap", "64m", "after")

@@ -160,7 +160,7 @@ func sendTar(w http.ResponseWriter, r *dockerhttp.Request, pack func(io.Writer) 
 	return z.Close()
 }
 
-// put unpacks a tar in the directory at the path. Owners are those of the tar, unless the client wants the container's user.
+// put unpacks a tar in the directory at the path. Owners are those of the tar.
 func (a files) put(w http.ResponseWriter, r *dockerhttp.Request) error {
 	p, err := a.asked(r)
 	if err != nil {

@@ -145,7 +145,7 @@ func (f *Face) make(ctx context.Context, name string, body *translate.Create, im
 			for i, m := range req.Mounts.Images {
 				mount := ocispec.ImageMount(m.Target, i)
 				mount.Source = r.Images[i]
-				s.Mounts = append(s.Mounts, mount)
+				ocispec.AddBeforeInner(s, []specs.Mount{mount})
 			}
 		})
 	}

@@ -257,16 +257,11 @@ func (c *Create) spec() func(*specs.Spec) {
 			s.Mounts = slices.DeleteFunc(s.Mounts, func(m specs.Mount) bool { return m.Destination == "/dev/shm" })
 		}
 		for i, m := range s.Mounts {
-			replace := func(old, by string) {
-				if at := slices.Index(m.Options, old); at >= 0 {
-					s.Mounts[i].Options[at] = by
-				}
+			if below[m.Destination] { // a runtime that does not have rro takes ro
+				s.Mounts[i].Options = append(s.Mounts[i].Options, "rro")
 			}
-			if below[m.Destination] {
-				replace("ro", "rro")
-			}
-			if alone[m.Destination] {
-				replace("rbind", "bind")
+			if at := slices.Index(m.Options, "rbind"); at >= 0 && alone[m.Destination] {
+				s.Mounts[i].Options[at] = "bind"
 			}
 		}
 		if s.Linux == nil {

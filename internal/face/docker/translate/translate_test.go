@@ -160,7 +160,7 @@ func TestMountsBelowBinds(t *testing.T) {
 	body := `{"Image":"busybox","HostConfig":{"Binds":["/etc:/a:ro","/etc:/b:ro,rslave","/etc:/c"],"Mounts":[{"Type":"bind","Source":"/etc","Target":"/d","ReadOnly":true},
 		{"Type":"bind","Source":"/etc","Target":"/e","ReadOnly":true,"BindOptions":{"NonRecursive":true}},{"Type":"bind","Source":"/etc","Target":"/f","ReadOnly":true,"BindOptions":{"ReadOnlyNonRecursive":true}}]}}`
 	for version, want := range map[string]string{
-		"1.51": "/a:rbind,rro /b:rbind,ro /c:rbind,rw /d:rbind,rro /e:bind,ro /f:rbind,ro",
+		"1.51": "/a:rbind,ro,rro /b:rbind,ro /c:rbind,rw /d:rbind,ro,rro /e:bind,ro /f:rbind,ro",
 		"1.43": "/a:rbind,ro /b:rbind,ro /c:rbind,rw /d:rbind,ro /e:bind,ro /f:rbind,ro",
 	} {
 		_, r, err := request(t, version, body)
