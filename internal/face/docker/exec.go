@@ -221,9 +221,9 @@ func (x *execs) startExec(w http.ResponseWriter, r *dockerhttp.Request) error {
 	if err != nil {
 		return err
 	}
-	c, err := x.reads().Container(ctx, e.container)
+	c, err := x.changeable(ctx, e)
 	if err != nil {
-		return noSuchExec(string(e.id))
+		return err
 	}
 	if err := executable(c); err != nil {
 		return err
@@ -248,6 +248,18 @@ func (x *execs) startExec(w http.ResponseWriter, r *dockerhttp.Request) error {
 	defer func() { _ = conn.Close() }()
 	x.serveExec(conn.Context(), c, e, conn, body.Tty)
 	return nil
+}
+
+// changeable returns the container of an exec that clients may start and resize. The configuration may have changed since its create.
+func (x *execs) changeable(ctx context.Context, e *execution) (core.Container, error) {
+	c, err := x.reads().Container(ctx, e.container)
+	switch o := (others{x.f}); {
+	case err != nil:
+		return c, noSuchExec(string(e.id))
+	case c.Owner != core.OwnerDocker && !o.manages(c.Owner):
+		return c, o.readOnly(&c)
+	}
+	return c, nil
 }
 
 // begin starts an exec's process, once.
@@ -305,6 +317,15 @@ func (x *execs) serveExec(ctx context.Context, c core.Container, e *execution, c
 	}
 	done := make(chan struct{})
 	defer close(done)
+	gone := conn.Left(ctx)
+	go func() { // a client that left keeps no connection while the process runs on
+		select {
+		case <-gone:
+			left.Store(true)
+			_ = conn.Close()
+		case <-done:
+		}
+	}()
 	if e.cfg.AttachStdin {
 		at.Input = func(_ context.Context, to *attach.Input) error {
 			var err error
@@ -376,6 +397,9 @@ func (x *execs) resizeExec(w http.ResponseWriter, r *dockerhttp.Request) error {
 	e.mu.Unlock()
 	if !running {
 		return errdefs.ErrFailedPrecondition.WithMessage(fmt.Sprintf("exec process %s is not running", e.id))
+	}
+	if _, err := x.changeable(r.Context(), e); err != nil {
+		return err
 	}
 	if err := x.reads().Resize(r.Context(), core.Ref{Container: e.container, Process: e.id}, size); err != nil {
 		return err
