@@ -46,7 +46,7 @@ type rig struct {
 	config    Config
 }
 
-func newRig(t *testing.T) *rig {
+func newRig(t *testing.T, change ...func(*Options)) *rig {
 	t.Helper()
 	n := enginetest.Fakes(t)
 	n.Options.Runtimes = []core.Runtime{enginetest.Bundles{Runtime: n.Runtime}}
@@ -77,7 +77,7 @@ func newRig(t *testing.T) *rig {
 		<-p.Killed
 		return 0
 	})
-	r.serve(t)
+	r.serve(t, change...)
 	return r
 }
 
@@ -86,7 +86,7 @@ type fullSocket struct{ net.Listener }
 
 func (fullSocket) SocketName() string { return FullSocket }
 
-func (r *rig) serve(t *testing.T) {
+func (r *rig) serve(t *testing.T, change ...func(*Options)) {
 	t.Helper()
 	config := DefaultConfig()
 	config.Socket, config.ReadSocket, config.Show = r.socket, r.socket+"-read", []string{"cli", "nomad"}
@@ -95,10 +95,14 @@ func (r *rig) serve(t *testing.T) {
 	config.TCP, config.TLSClientCA = "127.0.0.1:0", r.authority.File
 	config.TLSCert, config.TLSKey = r.authority.Issue("node")
 	r.config = config
-	f, err := New(Options{
+	o := Options{
 		Deps:   face.Deps{Engine: r.As(core.OwnerDocker), Logger: slog.New(slog.DiscardHandler), Version: "1.2.3"},
 		Config: config, Node: solo.NewNode(r.Engine, noNetworks{}), Root: t.TempDir(), Transfers: r.Images, Networks: noNetworks{}, All: r.Engine.All(),
-	})
+	}
+	for _, f := range change {
+		f(&o)
+	}
+	f, err := New(o)
 	if err != nil {
 		t.Fatal(err)
 	}

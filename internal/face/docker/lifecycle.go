@@ -185,14 +185,24 @@ func (v verbs) kill(w http.ResponseWriter, r *dockerhttp.Request) error {
 	v.f.killed(c, signal)
 	ask := stopRequest("kill")
 	ask.Signal = signal
-	wait := eng.JoinWait(core.Ref{Container: c.ID})
-	if err := eng.Signal(ctx, core.Ref{Container: c.ID}, signal, ask); err != nil && !errdefs.IsNotFound(err) {
-		return err
-	}
+	waiting, stop := context.WithCancel(r.Context())
+	defer stop()
+	wait := func(context.Context) (core.Autopsy, error) { return core.Autopsy{}, nil }
 	if signal == int(syscall.SIGKILL) {
-		if _, err := wait(r.Context()); err != nil && r.Context().Err() != nil {
-			return err
-		}
+		wait = eng.JoinWait(core.Ref{Container: c.ID})
+	}
+	err = eng.Signal(ctx, core.Ref{Container: c.ID}, signal, ask)
+	if errdefs.IsNotFound(err) {
+		err = nil
+	}
+	if err != nil {
+		stop() // wait must be called, and returns at once
+	}
+	if _, werr := wait(waiting); err == nil && werr != nil && r.Context().Err() != nil {
+		err = werr
+	}
+	if err != nil {
+		return err
 	}
 	return dockerhttp.Reply(w, http.StatusNoContent, nil)
 }

@@ -246,7 +246,7 @@ func (f *Face) selection(ctx context.Context, filters dockerhttp.Filters) (selec
 	}
 	for key, to := range map[string]*time.Time{"before": &s.before, "since": &s.since} {
 		for _, v := range filters.Values(key) {
-			c, err := f.find(ctx, v)
+			c, err := f.findAny(ctx, v)
 			if err != nil {
 				return s, err
 			}

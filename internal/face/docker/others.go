@@ -66,15 +66,23 @@ func (o others) find(ctx context.Context, ref string) (core.Container, bool, err
 		return core.Container{}, false, err
 	}
 	name := strings.TrimPrefix(ref, "/")
-	var found []core.Container
+	var found, named []core.Container
 	for _, c := range list {
 		switch {
 		case !o.shows(&c):
-		case string(c.ID) == name, otherName(&c) == name:
+		case string(c.ID) == name:
 			return c, true, nil
+		case otherName(&c) == name:
+			named = append(named, c)
 		case strings.HasPrefix(string(c.ID), name):
 			found = append(found, c)
 		}
+	}
+	if len(named) > 1 { // of two owners, or names that differ in letters that Docker's do not have
+		return core.Container{}, false, invalid.Errorf("%d containers have the name %s: use an ID", len(named), name)
+	}
+	if len(named) == 1 {
+		return named[0], true, nil
 	}
 	switch len(found) {
 	case 0:
@@ -136,8 +144,8 @@ func (o others) shownOwners() (list []core.Owner) {
 // describe returns the attributes of the events of another owner's container.
 func (o others) describe(c *core.Container) (name, image string, labels map[string]string) {
 	if image = c.Config.Shown.Image; image == "" {
-		if names, err := o.imageNames(context.Background()); err == nil {
-			image = names[string(c.Image)]
+		if img, err := o.f.o.All.Images.Get(context.Background(), string(c.Image)); err == nil && len(img.Names) > 0 {
+			image = withTag(img.Names[0])
 		}
 	}
 	labels = map[string]string{}

@@ -151,13 +151,14 @@ func TestOtherOwnersAreShown(t *testing.T) {
 // TestOtherOwnersAreManaged stops, kills and restarts containers of an owner that the configuration names, and runs programs in them.
 // Nothing else of them can be changed. Their lives have events, without those of their networks and volumes.
 func TestOtherOwnersAreManaged(t *testing.T) {
-	r := newRig(t)
 	restarted := ""
-	r.face.o.Restart = func(_ context.Context, c core.Container, _ engine.StopOptions) error {
-		restarted = string(c.ID)
-		return nil
-	}
-	r.face.o.Config.Manage = []string{"nomad", "cli"}
+	r := newRig(t, func(o *Options) {
+		o.Restart = func(_ context.Context, c core.Container, _ engine.StopOptions) error {
+			restarted = string(c.ID)
+			return nil
+		}
+		o.Config.Manage = []string{"nomad", "cli"}
+	})
 	nomad := r.As(core.OwnerNomad)
 	for _, verb := range []string{"stop?t=0", "kill", "restart?t=0"} {
 		id := r.theirs(t, core.OwnerNomad, "task")
