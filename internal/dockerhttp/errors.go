@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/containerd/errdefs"
 
@@ -95,8 +96,16 @@ func Reply(w http.ResponseWriter, status int, v any) error {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
+	// The encoded answer is in memory until the client has read it.
+	c := http.NewResponseController(w)
+	if c.SetWriteDeadline(time.Now().Add(replyTime)) == nil {
+		defer func() { _ = c.SetWriteDeadline(time.Time{}) }()
+	}
 	return WriteJSON(w, v)
 }
+
+// replyTime is the longest time that an answer is written.
+const replyTime = time.Minute
 
 // WriteJSON writes JSON after a header that was sent.
 func WriteJSON(w io.Writer, v any) error {
