@@ -199,7 +199,13 @@ func assignments(rest string, env []string) ([]string, error) {
 		if !ok || strings.ContainsAny(name, "\"'\\") {
 			return nil, invalid.Errorf("%q is not NAME=value", rest)
 		}
+		if len(value) > longestValue {
+			return nil, tooLong(rest)
+		}
 		value = variable.ReplaceAllStringFunc(strings.TrimSpace(value), func(ref string) string { return valueOf(env, strings.Trim(ref, "${}")) })
+		if len(value) > longestValue {
+			return nil, tooLong(rest)
+		}
 		return []string{name + "=" + value}, nil
 	}
 	for _, p := range list {
@@ -221,7 +227,17 @@ func valueOf(env []string, name string) string {
 }
 
 // variable matches a reference to a variable, $NAME or ${NAME}.
-var variable = regexp.MustCompile(`\$(?:[A-Za-z_][A-Za-z0-9_]*|\{[A-Za-z_][A-Za-z0-9_]*\})`)
+var (
+	variable     = regexp.MustCompile(`\$(?:[A-Za-z_][A-Za-z0-9_]*|\{[A-Za-z_][A-Za-z0-9_]*\})`)
+	variableHere = regexp.MustCompile("^" + variable.String())
+)
+
+// longestValue bounds a value with variables. The kernel takes no longer string in an environment.
+const longestValue = 128 << 10
+
+func tooLong(line string) error {
+	return invalid.Errorf("%.60q: a value is longer than %d bytes", line, longestValue)
+}
 
 // split takes a line apart into words, and puts the values of variables in place of their names, except between single quotes.
 func split(line string, env []string) (list []string, err error) {
@@ -230,10 +246,15 @@ func split(line string, env []string) (list []string, err error) {
 	escaped := false
 	for at := 0; at < len(line); {
 		r, size := utf8.DecodeRuneInString(line[at:])
-		if ref := variable.FindString(line[at:]); r == '$' && strings.HasPrefix(line[at:], ref) && ref != "" && !escaped && quote != '\'' {
-			word.WriteString(valueOf(env, strings.Trim(ref, "${}")))
-			at, in = at+len(ref), true
-			continue
+		if r == '$' && !escaped && quote != '\'' {
+			if ref := variableHere.FindString(line[at:]); ref != "" {
+				word.WriteString(valueOf(env, strings.Trim(ref, "${}")))
+				if word.Len() > longestValue {
+					return nil, tooLong(line)
+				}
+				at, in = at+len(ref), true
+				continue
+			}
 		}
 		at += size
 		switch {
