@@ -65,13 +65,24 @@ func (r removals) resume(ctx context.Context) error {
 			errs = append(errs, fmt.Errorf("read the volumes of container %s: %w", core.ID(key).Short(), err))
 			continue
 		}
-		finish := r.finish
-		if _, err := r.own.Container(ctx, core.ID(key)); !errdefs.IsNotFound(err) {
-			finish = func(_ context.Context, id core.ID, volumes []string) error { return r.forget(id, volumes) }
-		}
-		if err := finish(ctx, core.ID(key), volumes); err != nil {
+		if err := r.resumeOne(ctx, core.ID(key), volumes, true); err != nil {
 			errs = append(errs, fmt.Errorf("remove the volumes of container %s: %w", core.ID(key).Short(), err))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// resumeOne continues a removal that has not ended. The volumes of a container that stays are kept. If gone is false, the volumes of one
+// that was removed are left to the next agent, or to a prune.
+func (r removals) resumeOne(ctx context.Context, id core.ID, volumes []string, gone bool) error {
+	c, err := r.own.Container(ctx, id)
+	switch {
+	case errdefs.IsNotFound(err) && gone:
+		return r.finish(ctx, id, volumes)
+	case errdefs.IsNotFound(err), err == nil && c.Removing:
+		return nil
+	case err != nil:
+		return err
+	}
+	return r.forget(id, volumes)
 }

@@ -188,7 +188,7 @@ func (s *Service) remove(ctx context.Context, c core.Container, opts Removal) er
 		return err
 	}
 	if err := s.own.RemoveSandbox(ctx, c.Sandbox, opts.RemoveOptions); err != nil {
-		return errors.Join(err, volumes.forget(c.ID, anonymous))
+		return errors.Join(err, volumes.resumeOne(ctx, c.ID, anonymous, false))
 	}
 	if s.o.Removed != nil {
 		s.o.Removed(c.ID)
