@@ -29,7 +29,7 @@ func (s *Service) joinContainers(ctx context.Context, req *longshorev1.CreateReq
 		if c.Owner != s.o.Owner {
 			return fmt.Errorf("join the namespaces of %s: it belongs to %s, whose containers cannot be joined: %w", name, c.Owner, errdefs.ErrPermissionDenied)
 		}
-		if c.State == core.ContainerExited && (!s.o.Rest || field != &req.Network) {
+		if c.State == core.ContainerExited && !s.o.Rest { // a container that rests joins when it starts
 			return fmt.Errorf("join the namespaces of container %s, which is %s; start it first: %w", c.Name(), c.State, errdefs.ErrFailedPrecondition)
 		}
 		*field = translate.JoinedPrefix + string(c.ID)

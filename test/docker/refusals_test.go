@@ -145,6 +145,12 @@ var refusalScenes = []scene{
 		{do: "POST /containers/create?name=stopped", body: `{"Image":"box","Cmd":["true"]}`},
 		{do: "POST /containers/create?name=joins", body: `{"Image":"box","Cmd":["true"],"HostConfig":{"NetworkMode":"container:stopped"}}`},
 		{do: "POST /containers/joins/start"},
+		{do: "POST /containers/create?name=holder", body: `{"Image":"box","Cmd":["sleep","100"],"HostConfig":{"IpcMode":"shareable"}}`},
+		{do: "POST /containers/create?name=shares", body: `{"Image":"box","Cmd":["sleep","100"],"HostConfig":{"IpcMode":"container:holder","PidMode":"container:holder"}}`},
+		{do: "POST /containers/shares/start"},
+		{do: "POST /containers/holder/start"},
+		{do: "POST /containers/shares/start"},
+		{do: "GET /containers/shares/json", exact: "State.Status HostConfig.IpcMode HostConfig.PidMode"},
 		{do: "POST /containers/second/rename?name=first"},
 	}},
 }
