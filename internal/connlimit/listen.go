@@ -2,7 +2,6 @@ package connlimit
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"net"
 	"sync"
@@ -114,10 +113,11 @@ type addr struct {
 // slotOf returns the slot of a connection that a Limit has admitted, also below TLS; nil for
 // others.
 func slotOf(c net.Conn) *Slot {
-	if t, ok := c.(*tls.Conn); ok {
-		c = t.NetConn()
+	own, ok := c.(*conn)
+	if t, above := c.(interface{ NetConn() net.Conn }); above && !ok { // *tls.Conn, which the guest agent does without
+		own, ok = t.NetConn().(*conn)
 	}
-	if own, ok := c.(*conn); ok {
+	if ok {
 		return own.slot
 	}
 	return nil
