@@ -52,7 +52,8 @@ func (m Member) Addrs(network string) (list []netip.Addr) {
 // names returns the names of the member that resolve on a network.
 func (m Member) names(network string) []string {
 	list := []string{string(m.Container.Key), m.Container.ID.Short()}
-	if h := m.Sandbox.Config.Hostname; h != "" {
+	// For other owners the host name is the first name of the container, and a rename replaces that name.
+	if h := m.Sandbox.Config.Hostname; h != "" && m.Container.Owner == core.OwnerDocker {
 		list = append(list, h)
 	}
 	if i := m.Sandbox.Config.Network.On(network); i >= 0 {
