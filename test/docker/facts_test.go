@@ -111,6 +111,7 @@ func (s *side) jsonFacts(f facts, st step, r reply) {
 		n++
 		ordered(doc)
 		s.kinds(f, "$", doc)
+		delete(f, "$.GitCommit") // a program that was built outside of a repository has none
 		if m, ok := doc.(map[string]any); ok && r.status >= 400 {
 			f["$.message"] = s.plain(fmt.Sprint(m["message"]))
 		}
