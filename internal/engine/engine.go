@@ -22,6 +22,7 @@ import (
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine/lease"
+	"github.com/longshore/longshore/internal/engine/quiet"
 	"github.com/longshore/longshore/internal/engine/scope"
 	"github.com/longshore/longshore/internal/engine/stages"
 	"github.com/longshore/longshore/internal/engine/underway"
@@ -94,7 +95,7 @@ type Engine struct {
 	leases   lease.Table
 	pulls    lease.Pulls
 	features sync.Map // runtime name → core.RuntimeFeatures
-	quiet    quietExecs
+	quiet    quiet.Execs
 	stages   stages.Settings
 }
 
@@ -112,7 +113,8 @@ func New(o Options) (*Engine, error) {
 	for _, rt := range o.Runtimes {
 		e.runtimes[rt.Name()] = rt
 	}
-	e.quiet.records, e.quiet.supervisor, e.quiet.waits, e.quiet.log = e.records, o.Supervisor, &e.waits, o.Logger
+	e.quiet.Records, e.quiet.Supervisor, e.quiet.Waits, e.quiet.Logger = e.records.Records, o.Supervisor, &e.waits, o.Logger
+	e.quiet.DropExec = func(ref core.Ref) error { return e.records.dropExec(ref, scope.Change{}) }
 	e.volumes.Volumes, e.volumes.Roots, e.volumes.Dir, e.volumes.Users = o.Volumes, o.Roots, filepath.Join(o.State, "volumes"), e.records.volumesInUse
 	if o.Default == "" {
 		e.o.Default = o.Runtimes[0].Name()

@@ -121,7 +121,7 @@ func (c view) recordExec(ctx context.Context, ct *core.Container, cfg core.Proce
 		KeepExit: cfg.KeepExit, Started: now(), Data: cfg.Data,
 	}
 	if cfg.Quiet {
-		err := e.quiet.add(ct.ID, p)
+		err := e.quiet.Add(ct.ID, p)
 		return p, e.execRecorded(ctx, ref, ct.Owner, err)
 	}
 	err := c.ChangeContainer(ct.ID, scope.By{Verb: "exec"}, func(ct *core.Container, n *scope.Change) error {
@@ -247,10 +247,10 @@ func (c *Client) RemoveProcess(ctx context.Context, ref core.Ref, opts RemoveOpt
 		return fmt.Errorf("remove process %s of container %s: it runs: %w", ref.Process, ref.Container, errdefs.ErrFailedPrecondition)
 	}
 	if err := endProcess(ctx, c, &ct, p, opts); err != nil {
-		c.e.quiet.abandon(ctx, ref)
+		c.e.quiet.Abandon(ctx, ref)
 		return err
 	}
-	if c.e.quiet.drop(ref) {
+	if c.e.quiet.Drop(ref) {
 		return nil
 	}
 	var by scope.Change

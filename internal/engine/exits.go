@@ -161,7 +161,7 @@ func (r *reaper) exited(ctx context.Context, x core.ProcessExit) error {
 	if p.Autopsy == nil {
 		a := autopsy.Make(r.evidence(ctx, &c, p, x))
 		if !recorded(&c, x.Ref) {
-			r.e.quiet.end(x.Ref, a)
+			r.e.quiet.End(x.Ref, a)
 		} else if err := r.e.recordEnd(c.ID, x.Ref.Process, a); err != nil {
 			return err
 		}
@@ -170,7 +170,7 @@ func (r *reaper) exited(ctx context.Context, x core.ProcessExit) error {
 		return err
 	}
 	if x.Ref.Process == core.Main {
-		r.e.quiet.kill(ctx, c.ID)
+		r.e.quiet.Kill(ctx, c.ID)
 	}
 	if x.Ref.Process == core.Main && len(c.Cgroup.Adopted) == 0 {
 		// Processes that the main process left behind, in a container without a pid namespace of
@@ -182,10 +182,10 @@ func (r *reaper) exited(ctx context.Context, x core.ProcessExit) error {
 	if err := r.e.o.Supervisor.Ack(ctx, x.Ref); err != nil && !errdefs.IsNotFound(err) {
 		return err
 	}
-	if _, ok := r.e.quiet.abandoned.Load(x.Ref); ok && p.Autopsy == nil {
+	if r.e.quiet.Abandoned(x.Ref) && p.Autopsy == nil {
 		r.e.endTree(ctx, &c, &core.Process{ID: p.ID, Session: p.Session, Autopsy: &core.Autopsy{Exit: x.Exit}})
 	}
-	if err := r.e.quiet.dropAbandoned(ctx, x.Ref); err != nil {
+	if err := r.e.quiet.DropAbandoned(ctx, x.Ref); err != nil {
 		return err
 	}
 	return l.Pass("acked")

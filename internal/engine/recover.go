@@ -225,9 +225,9 @@ func (r *recovery) dropEphemeral(ctx context.Context) error {
 				continue
 			}
 			ref := core.Ref{Container: c.ID, Process: p.ID}
-			r.e.quiet.abandoned.Store(ref, true)
+			r.e.quiet.Adopt(ref)
 			if p.Autopsy != nil {
-				err = r.e.quiet.dropAbandoned(ctx, ref)
+				err = r.e.quiet.DropAbandoned(ctx, ref)
 			} else {
 				err = r.e.killExec(ctx, c, &p)
 			}

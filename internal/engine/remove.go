@@ -114,7 +114,7 @@ func (e *Engine) awaitExecs(ctx context.Context, id core.ID) error {
 	if err != nil {
 		return err
 	}
-	for _, p := range append(ct.Execs, e.quiet.in(id)...) {
+	for _, p := range append(ct.Execs, e.quiet.In(id)...) {
 		if p.Autopsy != nil {
 			continue
 		}

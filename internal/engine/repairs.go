@@ -26,11 +26,11 @@ func (e *Engine) node() *survey.Node {
 type repairs struct{ e *Engine }
 
 // Quiet implements survey.Repairs.
-func (r repairs) Quiet() map[core.Ref]core.Process { return r.e.quiet.all() }
+func (r repairs) Quiet() map[core.Ref]core.Process { return r.e.quiet.All() }
 
 // Stray implements survey.Repairs.
 func (r repairs) Stray(ref core.Ref) bool {
-	if _, ok := r.e.quiet.abandoned.Load(ref); ok && r.e.quiet.get(ref) != nil {
+	if r.e.quiet.Abandoned(ref) && r.e.quiet.Get(ref) != nil {
 		return true
 	}
 	if r.e.launches.Held(ref) { // read before the records: its holder has recorded the process by now
@@ -45,13 +45,13 @@ func (r repairs) Stray(ref core.Ref) bool {
 func (r repairs) EndStray(ctx context.Context, ref core.Ref, p core.Supervised, c *core.Container) error {
 	e := r.e
 	if !p.Running {
-		switch q := e.quiet.get(ref); {
+		switch q := e.quiet.Get(ref); {
 		case q == nil:
 			return e.forget(ctx, ref)
 		case q.Autopsy == nil:
 			return nil // its exit is yielded next
 		}
-		return e.quiet.dropAbandoned(ctx, ref)
+		return e.quiet.DropAbandoned(ctx, ref)
 	}
 	if c == nil || ref.Process == core.Main {
 		return ignoreNotFound(e.o.Supervisor.Signal(ctx, ref, sigkill))
@@ -86,8 +86,8 @@ func (r repairs) Lose(ctx context.Context, c *core.Container, process core.Proce
 
 // LoseQuiet implements survey.Repairs.
 func (r repairs) LoseQuiet(ctx context.Context, ref core.Ref) error {
-	r.e.quiet.end(ref, autopsy.Make(autopsy.Input{Exit: core.Exit{Lost: true, At: now()}, Note: autopsy.PairGone}))
-	return r.e.quiet.dropAbandoned(ctx, ref)
+	r.e.quiet.End(ref, autopsy.Make(autopsy.Input{Exit: core.Exit{Lost: true, At: now()}, Note: autopsy.PairGone}))
+	return r.e.quiet.DropAbandoned(ctx, ref)
 }
 
 // Complete implements survey.Repairs.

@@ -215,7 +215,7 @@ func (e *Engine) kill(ctx context.Context, ct *core.Container) error {
 
 func (e *Engine) killKnown(ctx context.Context, ct *core.Container) error {
 	var errs []error
-	for _, p := range slices.Concat([]core.Process{ct.Main}, ct.Execs, e.quiet.in(ct.ID)) {
+	for _, p := range slices.Concat([]core.Process{ct.Main}, ct.Execs, e.quiet.In(ct.ID)) {
 		if p.Autopsy != nil {
 			continue
 		}

@@ -164,14 +164,14 @@ func (t teardown) processes(ctx context.Context, rt core.Runtime, ct *core.Conta
 	if err := rt.Delete(ctx, ct.ID, true); err != nil {
 		return fmt.Errorf("delete: %w", err)
 	}
-	for _, p := range slices.Concat([]core.Process{ct.Main}, ct.Execs, t.e.quiet.in(ct.ID)) {
+	for _, p := range slices.Concat([]core.Process{ct.Main}, ct.Execs, t.e.quiet.In(ct.ID)) {
 		err := t.e.o.Supervisor.Forget(ctx, core.Ref{Container: ct.ID, Process: p.ID})
 		// A process that is just dying is forgotten when its exit comes.
 		if err != nil && !errdefs.IsNotFound(err) && !errdefs.IsFailedPrecondition(err) {
 			return fmt.Errorf("forget: %w", err)
 		}
 	}
-	t.e.quiet.forget(ct.ID)
+	t.e.quiet.Forget(ct.ID)
 	return nil
 }
 
