@@ -168,7 +168,7 @@ func (i *instance) enter() (*notifier, error) {
 		if err != nil {
 			return nil, os.NewSyscallError("inotify_init1", err)
 		}
-		n := &notifier{f: os.NewFile(uintptr(fd), "inotify"), fd: fd, watches: map[int32]map[*watch]struct{}{}, done: make(chan struct{})}
+		n := &notifier{f: os.NewFile(uintptr(fd), "inotify"), fd: fd, watches: map[int32]map[*watch]struct{}{}}
 		i.now = n
 		go n.read()
 	}
@@ -176,7 +176,7 @@ func (i *instance) enter() (*notifier, error) {
 	return i.now, nil
 }
 
-// leave ends the notifier with its last user.
+// leave ends the notifier with its last user. Nobody waits for the close: the kernel needs a grace period of some 15 ms for it.
 func (i *instance) leave(n *notifier) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -184,15 +184,13 @@ func (i *instance) leave(n *notifier) {
 		return
 	}
 	i.now = nil
-	_ = n.f.Close()
-	<-n.done
+	go func() { _ = n.f.Close() }()
 }
 
 // notifier is an inotify instance.
 type notifier struct {
-	f    *os.File
-	fd   int // f's
-	done chan struct{}
+	f  *os.File
+	fd int // f's
 
 	mu      sync.Mutex // guards watches, err
 	watches map[int32]map[*watch]struct{}
@@ -235,7 +233,6 @@ func (n *notifier) failed() error {
 
 // read wakes watches until f is closed.
 func (n *notifier) read() {
-	defer close(n.done)
 	buf := make([]byte, 16<<10)
 	for {
 		got, err := n.f.Read(buf)
