@@ -30,10 +30,22 @@ type Image struct {
 	OnBuild []string
 	// Wasm says that the image's program is a WebAssembly module.
 	Wasm bool
-	// Annotations are those of the manifest that say how the program is to run.
+	// Annotations are those of the manifest that say how the program is to run, or all of an artifact's.
 	Annotations map[string]string
 	Pulled      time.Time
 	Pinned      bool // Prune never removes it
+	// Artifact is the type of an OCI artifact, which has files in place of a root filesystem and can
+	// only be mounted; "" for an image. Files are its files, in the order of its manifest.
+	Artifact string
+	Files    []ArtifactFile
+}
+
+// ArtifactFile is a file of an artifact.
+type ArtifactFile struct {
+	Name      string // its path in the volume
+	Digest    digest.Digest
+	Size      int64
+	MediaType string
 }
 
 // HealthCheck says how to test whether a container's program works. A zero duration or number of

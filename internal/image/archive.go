@@ -153,6 +153,9 @@ func (s *Store) Export(ctx context.Context, owner core.Owner, refs []string, w i
 			return fmt.Errorf("export %s: %w", ref, err)
 		}
 		opts = append(opts, archive.WithManifest(rec.Manifest, names...))
+		if rec.Artifact != "" {
+			opts = append(opts, archive.WithSkipDockerManifest()) // docker's form has no artifacts
+		}
 	}
 	if err := archive.Export(ctx, s.content, w, opts...); err != nil {
 		return fmt.Errorf("export: %w", err)

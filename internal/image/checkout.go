@@ -71,6 +71,8 @@ func (s *Store) Checkout(_ context.Context, req core.CheckoutRequest) (core.Chec
 		mended = s.rec.mended(rec, co)
 	case rec == nil:
 		err = errdefs.ErrNotFound
+	case rec.Artifact != "" && !req.ReadOnly:
+		err = fmt.Errorf("it is an artifact (%.100s), which has files and no root file system; mount it as a volume: %w", rec.Artifact, errdefs.ErrInvalidArgument)
 	default:
 		if co, err = s.rec.newCheckout(rec, req.ReadOnly); err == nil {
 			s.checkouts[req.Container] = co // from now on its layers are not collected
@@ -91,7 +93,7 @@ func (s *Store) Checkout(_ context.Context, req core.CheckoutRequest) (core.Chec
 		}
 	}
 	var out core.Checkout
-	if err == nil && rec != nil {
+	if err == nil && rec != nil && rec.Artifact == "" {
 		var cfg imageConfig
 		if cfg, err = s.config(rec); err == nil {
 			err = s.checkPlatform(cfg.Platform)

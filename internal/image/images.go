@@ -204,6 +204,10 @@ func (s *Store) describe(owner core.Owner, manifest digest.Digest) (core.Image, 
 	slices.Sort(img.Names)
 	slices.Sort(img.Digests)
 	img.Names, img.Digests = slices.Compact(img.Names), slices.Compact(img.Digests)
+	if rec.Artifact != "" {
+		err := describeArtifact(s, rec, &img)
+		return img, err
+	}
 	cfg, err := s.config(rec)
 	img.Config, img.Health, img.Shell = cfg.Image, cfg.docker.Healthcheck, cfg.docker.Shell
 	img.OnBuild = cfg.docker.OnBuild

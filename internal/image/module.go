@@ -18,8 +18,11 @@ import (
 )
 
 // imageID returns an image's ID, the digest of its config. Tools that push a module as an artifact often push an empty
-// config, which all such artifacts share: their ID is the manifest's digest.
+// config, which all such artifacts share: their ID is the manifest's digest, as that of artifacts.
 func imageID(img worker.Image) digest.Digest {
+	if img.Artifact != "" {
+		return img.Manifest.Digest
+	}
 	if len(img.Blobs) == 1 && wasm.IsLayer(img.Blobs[0].MediaType) {
 		switch img.Config.MediaType {
 		case wasm.ConfigType, ocispec.MediaTypeImageConfig: // they name the layer

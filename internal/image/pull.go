@@ -283,7 +283,7 @@ func (s *Store) keep(img worker.Image) error {
 	defer s.write.Unlock()
 	var c change
 	s.mu.RLock()
-	rec := &imageRecord{ID: imageID(img), Manifest: img.Manifest, Config: img.Config, Blobs: img.Blobs, Pulled: s.now(), Annotations: img.Annotations}
+	rec := &imageRecord{ID: imageID(img), Manifest: img.Manifest, Config: img.Config, Blobs: img.Blobs, Pulled: s.now(), Annotations: img.Annotations, Artifact: img.Artifact}
 	var replaced []string // directories of layers that were damaged
 	for _, l := range img.Layers {
 		rec.Chains = append(rec.Chains, l.Chain)
@@ -291,7 +291,7 @@ func (s *Store) keep(img worker.Image) error {
 			if ok {
 				replaced = append(replaced, old.Dir)
 			}
-			c.putLayer(l.Chain, layerRecord{Dir: l.Dir, DiffID: l.DiffID, Bytes: l.Bytes, Inodes: l.Inodes, Opaque: l.Opaque})
+			c.putLayer(l.Chain, layerRecord{Dir: l.Dir, DiffID: l.DiffID, Bytes: l.Bytes, Inodes: l.Inodes, Opaque: l.Opaque, Links: l.Links})
 		}
 	}
 	if old := s.rec.images[img.Manifest.Digest]; old == nil {

@@ -32,7 +32,7 @@ const schemaVersion = "1"
 
 // imageRecord is an image with content and layers on disk.
 type imageRecord struct {
-	ID       digest.Digest        `json:"id"` // the config's digest, or of a module with no config to speak of the manifest's
+	ID       digest.Digest        `json:"id"` // the config's digest, or of an artifact and a module with no config of its own the manifest's
 	Manifest ocispec.Descriptor   `json:"manifest"`
 	Config   ocispec.Descriptor   `json:"config"`
 	Blobs    []ocispec.Descriptor `json:"blobs"`
@@ -40,6 +40,8 @@ type imageRecord struct {
 	Pulled   time.Time            `json:"pulled"`
 	// Annotations are those of the manifest that say how the program is to run.
 	Annotations map[string]string `json:"annotations,omitempty"`
+	// Artifact is the type of an artifact: Chains has one layer then, of links to the blobs.
+	Artifact string `json:"artifact,omitempty"`
 }
 
 func (r *imageRecord) size() int64 {
@@ -66,6 +68,7 @@ type layerRecord struct {
 	Bytes  int64         `json:"bytes"`
 	Inodes int64         `json:"inodes"`
 	Opaque bool          `json:"opaque,omitempty"`
+	Links  bool          `json:"links,omitempty"` // of an artifact
 	// Damaged says that Verify has found it so: a pull unpacks it again, in another directory.
 	Damaged bool `json:"damaged,omitempty"`
 }

@@ -55,7 +55,7 @@ func (s *Store) Verify(ctx context.Context) ([]Damage, error) {
 			return nil, context.Cause(ctx)
 		}
 		d := Damage{Image: named.chains[chain], Object: "layer " + l.DiffID.String()}
-		faults, err := layer.Verify(s.rec.layerPath(l.Dir), s.rec.sumsPath(l.Dir))
+		faults, err := verifyLayer(s, chain, l)
 		switch {
 		case errdefs.IsNotFound(err):
 			d.Detail, d.Unknown = err.Error(), true
@@ -155,6 +155,14 @@ func (r endingReader) Read(p []byte) (int, error) {
 		return 0, context.Cause(r.ctx)
 	}
 	return r.r.Read(p)
+}
+
+// verifyLayer returns the damage of an unpacked layer. NotFound if it cannot be checked.
+func verifyLayer(s *Store, chain digest.Digest, l layerRecord) ([]string, error) {
+	if l.Links {
+		return verifyArtifact(s, chain, l)
+	}
+	return layer.Verify(s.rec.layerPath(l.Dir), s.rec.sumsPath(l.Dir))
 }
 
 // layerIsDamaged records that the layer unpacked in dir must be unpacked again.

@@ -20,6 +20,9 @@ const PullSlots Defence = "pull-slots"
 // inodes free.
 const LayerEntries Defence = "layer-entries"
 
+// ArtifactNames refuses names of an artifact's files that are no paths below its volume.
+const ArtifactNames Defence = "artifact-names"
+
 // OverlaySenders accepts packets of overlay networks only from nodes that the managers or the
 // gossip named, and keeps containers from the gossip's port.
 const OverlaySenders Defence = "overlay-senders"

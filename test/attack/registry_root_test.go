@@ -95,6 +95,7 @@ func registryAttempts() []attempt {
 		attempt{name: "layers that hold up others", actor: registry, weak: weaken.PullSlots, run: slowRegistry},
 		attempt{name: "a layer that drips", actor: registry, weak: weaken.RegistryRate, long: true, run: slowLayer},
 		attempt{name: "a file for each byte", actor: registry, weak: weaken.LayerEntries, run: manyFiles},
+		attempt{name: "an artifact's file in another image", actor: registry, weak: weaken.ArtifactNames, run: strayFile},
 	)
 }
 

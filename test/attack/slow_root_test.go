@@ -7,7 +7,9 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"path"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -138,6 +140,37 @@ func manyFiles(t *testing.T, w *world) result {
 	case err == nil:
 		w.forget(t, ref)
 		return is(reached, "3000 files, and 2000 are allowed")
+	}
+	return is(refused, "%v", err)
+}
+
+// strayFile pulls an artifact with names of files that lead into the unpacked layers of other images.
+func strayFile(t *testing.T, w *world) result {
+	const name = "bin/planted"
+	layers := filepath.Join(w.Root, "image/l")
+	dirs, err := os.ReadDir(layers)
+	if err != nil || len(dirs) == 0 {
+		return is(unmade, "%d layers, %v", len(dirs), err)
+	}
+	a := imagetest.Artifact{Type: "application/vnd.example"}
+	for _, d := range dirs {
+		a.Files = append(a.Files, imagetest.ArtifactFile{Title: "../" + d.Name() + "/" + name, Body: []byte("planted")})
+	}
+	reg := imagetest.NewRegistry(t)
+	ref := reg.Push("team/evil", "v1", a.Build())
+	err = w.pull(t, ref)
+	defer w.forget(t, ref)
+	planted := 0
+	for _, d := range dirs {
+		if os.Remove(filepath.Join(layers, d.Name(), name)) == nil {
+			planted++
+		}
+	}
+	switch asked := reg.Requests(); {
+	case planted > 0:
+		return is(reached, "%d layers of other images have its file", planted)
+	case len(asked) == 0 || err == nil:
+		return is(unmade, "asked for %q only: %v", asked, err)
 	}
 	return is(refused, "%v", err)
 }

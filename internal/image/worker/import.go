@@ -83,8 +83,10 @@ func (w *Worker) named(ctx context.Context, desc ocispec.Descriptor) ([]ocispec.
 		return nil, fmt.Errorf("read index: %w: %w", errdefs.ErrInvalidArgument, err)
 	}
 	var list []ocispec.Descriptor
+	only := artifactsOnly(index.Manifests)
 	for _, m := range index.Manifests {
-		if isAttestation(&m) || m.Platform != nil && !platforms.Default().Match(*m.Platform) && !isWasm(m.Platform) {
+		about := isAttestation(&m) && !only && m.Annotations[ocispec.AnnotationRefName] == "" && archiveName(m) == "" // about an image
+		if about || isBuildAttestation(&m) || m.Platform != nil && !platforms.Default().Match(*m.Platform) && !isWasm(m.Platform) {
 			continue
 		}
 		list = append(list, m)

@@ -150,8 +150,11 @@ func (s *server) start(id uint64, do func(context.Context, *job) ([]Image, error
 		s.mu.Lock()
 		delete(s.jobs, id)
 		s.mu.Unlock()
-		// An error here means that the agent is gone, which run notices itself.
-		_ = s.conn.Send(Message{Job: id, Done: &Done{Images: images, Err: ToWire(err)}}, nil)
+		// Another error than that about the size means that the agent is gone, which run notices itself.
+		serr := s.conn.Send(Message{Job: id, Done: &Done{Images: images, Err: ToWire(err)}}, nil)
+		if errdefs.IsResourceExhausted(serr) {
+			_ = s.conn.Send(Message{Job: id, Done: &Done{Err: ToWire(fmt.Errorf("the image's manifest says too much: %w", serr))}}, nil)
+		}
 	}()
 }
 

@@ -18,6 +18,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/image/artifact"
 	"github.com/longshore/longshore/internal/image/layer"
 	"github.com/longshore/longshore/internal/image/registry"
 	"github.com/longshore/longshore/internal/image/trust"
@@ -153,11 +154,14 @@ func (s *source) image(ctx context.Context, desc ocispec.Descriptor, match platf
 		return Image{}, err
 	}
 	img.Manifest, img.Config, img.Blobs, img.Annotations = mdesc, manifest.Config, manifest.Layers, wasm.Annotations(manifest.Annotations)
-	diffs, err := s.diffIDs(ctx, manifest, runs)
-	if err != nil {
-		return Image{}, err
+	if img.Artifact = manifest.artifact(); img.Artifact != "" {
+		img.Layers, err = s.artifact(ctx, &img)
+	} else {
+		var diffs []digest.Digest
+		if diffs, err = s.diffIDs(ctx, manifest, runs); err == nil {
+			img.Layers, err = s.layers(ctx, img, diffs)
+		}
 	}
-	img.Layers, err = s.layers(ctx, img, diffs)
 	if err != nil {
 		return Image{}, err
 	}
@@ -217,11 +221,15 @@ func (s *source) small(ctx context.Context, desc ocispec.Descriptor, limit int64
 	if err := s.hold(ctx, desc.Digest); err != nil {
 		return nil, err
 	}
+	inline := desc.Data
+	desc.Data = nil // the store has it all the same: others read it there
 	body, err := content.ReadBlob(ctx, s.w.store, desc)
 	if err == nil && digest.FromBytes(body) == desc.Digest {
 		return body, nil
 	}
-	if s.repo == nil {
+	if digest.FromBytes(inline) == desc.Digest {
+		fetch = func() ([]byte, error) { return inline, nil }
+	} else if s.repo == nil {
 		return nil, fmt.Errorf("%s is not in the archive: %w", desc.Digest, errdefs.ErrInvalidArgument)
 	}
 	if err == nil || !errdefs.IsNotFound(err) {
@@ -239,6 +247,7 @@ func (s *source) small(ctx context.Context, desc ocispec.Descriptor, limit int64
 type manifestDoc struct {
 	SchemaVersion int                  `json:"schemaVersion"`
 	MediaType     string               `json:"mediaType"`
+	ArtifactType  string               `json:"artifactType"`
 	Config        ocispec.Descriptor   `json:"config"`
 	Layers        []ocispec.Descriptor `json:"layers"`
 	Manifests     []ocispec.Descriptor `json:"manifests"`
@@ -278,10 +287,16 @@ func (s *source) manifest(ctx context.Context, desc ocispec.Descriptor, match pl
 	if desc.MediaType == "" {
 		desc.MediaType = ocispec.MediaTypeImageManifest
 	}
-	return doc, desc, checkLayers(doc, desc)
+	return doc, desc, checkLayers(doc, desc, s.w.settings.MaxLayerBytes)
 }
 
-func checkLayers(doc manifestDoc, desc ocispec.Descriptor) error {
+func checkLayers(doc manifestDoc, desc ocispec.Descriptor, maxBytes int64) error {
+	if doc.artifact() != "" {
+		if err := artifact.Check(doc.Layers, maxBytes); err != nil {
+			return fmt.Errorf("manifest %s: %w", desc.Digest, err)
+		}
+		return nil
+	}
 	module := isModule(doc)
 	if module && len(doc.Layers) > 1 {
 		return fmt.Errorf("manifest %s has a WebAssembly module and %d other layers; only a module alone can be run: %w", desc.Digest, len(doc.Layers)-1, errdefs.ErrNotImplemented)
@@ -302,51 +317,6 @@ func checkLayers(doc manifestDoc, desc ocispec.Descriptor) error {
 		}
 	}
 	return nil
-}
-
-// isAttestation reports whether an entry of an index is no image but says something about one:
-// as buildx marks them, or by OCI's type of an artifact, which images of programs do not have.
-func isAttestation(m *ocispec.Descriptor) bool {
-	switch m.ArtifactType {
-	case "", ocispec.MediaTypeImageConfig, images.MediaTypeDockerSchema2Config:
-		return m.Annotations["vnd.docker.reference.type"] == "attestation-manifest"
-	}
-	return !isWasm(m.Platform) && !strings.Contains(m.ArtifactType, "wasm")
-}
-
-// choose picks an index's best manifest for the platform.
-func choose(index ocispec.Descriptor, all []ocispec.Descriptor, match platforms.MatchComparer) (ocispec.Descriptor, error) {
-	var best, module *ocispec.Descriptor
-	var have []string
-	for i := range all {
-		m := &all[i]
-		if isAttestation(m) {
-			continue
-		}
-		switch {
-		case m.Platform == nil:
-			if best == nil { // it names no platform: better than nothing
-				best = m
-			}
-		case match.Match(*m.Platform):
-			if best == nil || best.Platform == nil || match.Less(*m.Platform, *best.Platform) {
-				best = m
-			}
-		default:
-			have = append(have, platforms.FormatAll(*m.Platform))
-			if isWasm(m.Platform) && module == nil {
-				module = m
-			}
-		}
-	}
-	if best == nil {
-		best = module // it runs on every platform
-	}
-	if best == nil {
-		return ocispec.Descriptor{}, fmt.Errorf("index %s has nothing for this platform, only %v; with --platform one of these is fetched all the same, and it runs where binfmt_misc has a handler for it: %w",
-			index.Digest, have, errdefs.ErrNotFound)
-	}
-	return *best, nil
 }
 
 // diffIDs reads from the config the digests of the unpacked layers, and asks runs, unless it is

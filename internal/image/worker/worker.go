@@ -110,6 +110,9 @@ type Image struct {
 	Layers   []Layer              `json:"layers"`
 	// Annotations are those of the manifest that say how the program is to run.
 	Annotations map[string]string `json:"annotations,omitempty"`
+	// Artifact is the type of an artifact, "" for an image. An artifact has one layer, a directory of
+	// links to its blobs.
+	Artifact string `json:"artifact,omitempty"`
 	// Platforms are those of a job that only resolves. Nothing else but Target is set then.
 	Platforms []ocispec.Platform `json:"platforms,omitempty"`
 	// Tags are those of a job that only lists tags. Nothing else is set then.
@@ -124,6 +127,8 @@ type Layer struct {
 	Bytes  int64         `json:"bytes"`
 	Inodes int64         `json:"inodes"`
 	Opaque bool          `json:"opaque,omitempty"`
+	// Links says that the files are links to blobs, which count with the blobs.
+	Links bool `json:"links,omitempty"`
 	// Known says that the agent already had the layer: only Chain, DiffID and Dir are set.
 	Known bool `json:"known,omitempty"`
 
@@ -138,6 +143,7 @@ type Worker struct {
 	turns    *queue // for unpacking, over all pulls
 	blobs    flight.Group[digest.Digest, *download]
 	layers   flight.Group[string, *unpacking]
+	trees    flight.Group[string, *tree]
 	active   atomic.Int64 // counts the bytes received and unpacked, of all jobs
 
 	mu     sync.Mutex       // guards done, offers
@@ -162,6 +168,7 @@ func New(root string, settings Settings) (*Worker, error) {
 
 // Stop stops all work in progress and returns when it has ended.
 func (w *Worker) Stop() {
+	w.trees.Stop()
 	w.layers.Stop()
 	w.blobs.Stop()
 }
