@@ -16,7 +16,7 @@ import (
 )
 
 // imageFilters are the names of the filters of images.
-var imageFilters = []string{"reference", "dangling", "before", "since", "owner"}
+var imageFilters = []string{"reference", "dangling", "before", "since", "owner", "type"}
 
 func newImages(a *app) *cobra.Command {
 	req := &longshorev1.ListImagesRequest{}
@@ -78,6 +78,11 @@ func newImages(a *app) *cobra.Command {
 
 // filterImages returns the images of list that match the filters, each with its matching names only.
 func filterImages(list []*longshorev1.Image, f present.Filters) ([]*longshorev1.Image, error) {
+	for _, v := range f["type"] {
+		if v != "image" && v != "artifact" {
+			return nil, fmt.Errorf("--filter type=%s: the types are image and artifact", v)
+		}
+	}
 	var after, before time.Time
 	for name, at := range map[string]*time.Time{"since": &after, "before": &before} {
 		for _, v := range f[name] {
@@ -91,8 +96,12 @@ func filterImages(list []*longshorev1.Image, f present.Filters) ([]*longshorev1.
 	var out []*longshorev1.Image
 	for _, img := range list {
 		created := img.GetCreated().AsTime()
+		kind := "image"
+		if img.GetArtifact() != "" {
+			kind = "artifact"
+		}
 		if !f.Any("dangling", func(v string) bool { return (v == "true" || v == "1") == (len(img.GetNames()) == 0) }) ||
-			!f.Any("owner", func(v string) bool { return v == img.GetOwner() }) ||
+			!f.Any("type", func(v string) bool { return v == kind }) || !f.Any("owner", func(v string) bool { return v == img.GetOwner() }) ||
 			!after.IsZero() && !created.After(after) || !before.IsZero() && !created.Before(before) {
 			continue
 		}
@@ -147,11 +156,14 @@ func imageTable(a *app, list []*longshorev1.Image, full, digests bool) error {
 					n = n[:i+20]
 				}
 			}
-			pinned := ""
-			if img.GetPinned() {
-				pinned = "pinned"
+			var marks []string
+			if img.GetArtifact() != "" {
+				marks = append(marks, "artifact")
 			}
-			row := []string{n, img.GetOwner(), id, base.Size(uint64(max(img.GetSizeBytes(), 0))), base.Ago(img.GetPulled()), pinned}
+			if img.GetPinned() {
+				marks = append(marks, "pinned")
+			}
+			row := []string{n, img.GetOwner(), id, base.Size(uint64(max(img.GetSizeBytes(), 0))), base.Ago(img.GetPulled()), strings.Join(marks, ", ")}
 			if digests {
 				row = slices.Insert(row, 1, img.GetDigest())
 			}

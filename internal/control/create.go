@@ -28,6 +28,13 @@ func (s *containerServer) Create(req *longshorev1.CreateRequest, stream grpc.Ser
 	if err != nil {
 		return err
 	}
+	for _, m := range req.GetImages() {
+		mounted, err := s.srv.imageFor(ctx, mountRequest(req, m), stream)
+		if err != nil {
+			return fmt.Errorf("mount %s: %w", m.GetTarget(), err)
+		}
+		made.Images = append(made.Images, mounted)
+	}
 	c, err := made.Create(ctx, img)
 	if err == nil && req.GetStart() {
 		err = s.srv.solo.StartCreated(ctx, c)
@@ -38,6 +45,11 @@ func (s *containerServer) Create(req *longshorev1.CreateRequest, stream grpc.Ser
 	return stream.Send(&longshorev1.CreateResponse{Step: &longshorev1.CreateResponse_Created{Created: &longshorev1.Created{
 		Id: string(c.ID), Sandbox: string(c.Sandbox), Name: string(c.Key), Warnings: c.Warnings,
 	}}})
+}
+
+// mountRequest returns the request for an image that a container mounts.
+func mountRequest(req *longshorev1.CreateRequest, m *longshorev1.ImageMount) *longshorev1.CreateRequest {
+	return &longshorev1.CreateRequest{Image: m.GetImage(), Pull: req.GetPull(), Credentials: req.GetCredentials()}
 }
 
 // imageFor finds the image, and pulls it when necessary.

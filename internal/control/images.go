@@ -69,7 +69,7 @@ func (s *imageServer) InspectImage(ctx context.Context, req *longshorev1.Inspect
 		// The image's own record has no JSON names; these are the API's.
 		out, err := view.JSON(map[string]any{
 			"id": img.ID, "owner": o, "digest": img.Digest, "names": img.Names, "digests": img.Digests, "size_bytes": img.Size,
-			"unpacked_bytes": img.Unpacked, "layers": img.Layers, "pulled": img.Pulled, "pinned": img.Pinned, "config": img.Config, "health": img.Health, "shell": img.Shell,
+			"artifact": img.Artifact, "files": artifactFiles(img), "annotations": img.Annotations, "unpacked_bytes": img.Unpacked, "layers": img.Layers, "pulled": img.Pulled, "pinned": img.Pinned, "config": img.Config, "health": img.Health, "shell": img.Shell,
 		}, nil, req.GetShowEnv() && !access.ReadOnly(ctx))
 		if err != nil {
 			return nil, err
@@ -77,6 +77,14 @@ func (s *imageServer) InspectImage(ctx context.Context, req *longshorev1.Inspect
 		return &longshorev1.InspectResponse{Kind: "image", Json: out}, nil
 	}
 	return nil, fmt.Errorf("find image %q: %w", req.GetName(), errdefs.ErrNotFound)
+}
+
+// artifactFiles returns the files of an artifact, nil for an image.
+func artifactFiles(img core.Image) (list []map[string]any) {
+	for _, f := range img.Files {
+		list = append(list, map[string]any{"name": f.Name, "digest": f.Digest, "size_bytes": f.Size, "media_type": f.MediaType})
+	}
+	return list
 }
 
 // PullImage pulls an image for us.

@@ -100,6 +100,13 @@ func partsOf(req *longshorev1.CreateRequest) shown {
 		}
 		s.Binds = append(s.Binds, bindText(m))
 	}
+	for _, m := range req.GetImages() {
+		kind := "image"
+		if m.GetArtifact() {
+			kind = "artifact"
+		}
+		s.Mounts = append(s.Mounts, shownMount{Type: kind, Source: m.GetImage(), Target: m.GetTarget(), ReadOnly: true, SubPath: m.GetSubPath()})
+	}
 	if g := req.GetStopGrace(); g != nil {
 		d := g.AsDuration()
 		s.StopGrace = &d

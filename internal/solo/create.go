@@ -34,6 +34,8 @@ type Prepared struct {
 	Face json.RawMessage
 	// Change, if set, changes the container's configuration before it is created.
 	Change func(*core.ContainerConfig)
+	// Images are those that the request mounts, in its order.
+	Images []core.Image
 	// Sandbox is the configuration of the container's sandbox.
 	Sandbox core.SandboxConfig
 	// ShortName makes the beginning of the container's ID its host name if the request has none.
@@ -203,7 +205,7 @@ func (p *Prepared) containerConfig(key core.Key, img core.Image, log string) (co
 	if rec.Request, err = requestJSON(req); err != nil {
 		return core.ContainerConfig{}, err
 	}
-	cfg, err := translate.Container(req, key, img)
+	cfg, err := translate.Container(req, key, img, p.Images)
 	if err != nil {
 		return core.ContainerConfig{}, err
 	}

@@ -22,6 +22,9 @@ func (s *Service) volumesFrom(ctx context.Context, req *longshorev1.CreateReques
 	for _, t := range req.GetTmpfs() {
 		taken[path.Clean(t.GetTarget())] = true
 	}
+	for _, m := range req.GetImages() {
+		taken[path.Clean(m.GetTarget())] = true
+	}
 	for _, from := range req.GetVolumesFrom() {
 		name, mode, _ := strings.Cut(from, ":")
 		readOnly := false

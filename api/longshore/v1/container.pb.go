@@ -1531,8 +1531,9 @@ type CreateRequest struct {
 	Cgroupns               string               `protobuf:"bytes,142,opt,name=cgroupns,proto3" json:"cgroupns,omitempty"`                                                // private (the default), or host
 	Ip6                    string               `protobuf:"bytes,143,opt,name=ip6,proto3" json:"ip6,omitempty"`                                                          // an IPv6 address of the network's range
 	// true or "": prepare the container for systemd if its command is systemd or an init; always: in any case; false: never
-	Systemd       string   `protobuf:"bytes,144,opt,name=systemd,proto3" json:"systemd,omitempty"`
-	Links         []string `protobuf:"bytes,145,rep,name=links,proto3" json:"links,omitempty"` // NAME[:ALIAS]: names in /etc/hosts for the address of another container
+	Systemd       string        `protobuf:"bytes,144,opt,name=systemd,proto3" json:"systemd,omitempty"`
+	Links         []string      `protobuf:"bytes,145,rep,name=links,proto3" json:"links,omitempty"` // NAME[:ALIAS]: names in /etc/hosts for the address of another container
+	Images        []*ImageMount `protobuf:"bytes,165,rep,name=images,proto3" json:"images,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2172,6 +2173,13 @@ func (x *CreateRequest) GetSystemd() string {
 func (x *CreateRequest) GetLinks() []string {
 	if x != nil {
 		return x.Links
+	}
+	return nil
+}
+
+func (x *CreateRequest) GetImages() []*ImageMount {
+	if x != nil {
+		return x.Images
 	}
 	return nil
 }
@@ -3207,6 +3215,101 @@ func (x *Mount) GetByMount() bool {
 	return false
 }
 
+// ImageMount places the content of an image or an artifact in the container, read-only.
+type ImageMount struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Image   string                 `protobuf:"bytes,1,opt,name=image,proto3" json:"image,omitempty"`
+	Target  string                 `protobuf:"bytes,2,opt,name=target,proto3" json:"target,omitempty"`
+	SubPath string                 `protobuf:"bytes,3,opt,name=sub_path,json=subPath,proto3" json:"sub_path,omitempty"` // the file or directory that is mounted; "": all
+	// The image is an artifact, and its files are placed: one file at the target, or in it if it is a directory; several in it. Title or
+	// digest select files, and name names them in a directory, with -0, -1 … if there are several.
+	Artifact      bool   `protobuf:"varint,4,opt,name=artifact,proto3" json:"artifact,omitempty"`
+	Title         string `protobuf:"bytes,5,opt,name=title,proto3" json:"title,omitempty"`
+	Digest        string `protobuf:"bytes,6,opt,name=digest,proto3" json:"digest,omitempty"`
+	Name          string `protobuf:"bytes,7,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ImageMount) Reset() {
+	*x = ImageMount{}
+	mi := &file_longshore_v1_container_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ImageMount) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ImageMount) ProtoMessage() {}
+
+func (x *ImageMount) ProtoReflect() protoreflect.Message {
+	mi := &file_longshore_v1_container_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ImageMount.ProtoReflect.Descriptor instead.
+func (*ImageMount) Descriptor() ([]byte, []int) {
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *ImageMount) GetImage() string {
+	if x != nil {
+		return x.Image
+	}
+	return ""
+}
+
+func (x *ImageMount) GetTarget() string {
+	if x != nil {
+		return x.Target
+	}
+	return ""
+}
+
+func (x *ImageMount) GetSubPath() string {
+	if x != nil {
+		return x.SubPath
+	}
+	return ""
+}
+
+func (x *ImageMount) GetArtifact() bool {
+	if x != nil {
+		return x.Artifact
+	}
+	return false
+}
+
+func (x *ImageMount) GetTitle() string {
+	if x != nil {
+		return x.Title
+	}
+	return ""
+}
+
+func (x *ImageMount) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+func (x *ImageMount) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
 type Credentials struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Username      string                 `protobuf:"bytes,1,opt,name=username,proto3" json:"username,omitempty"`
@@ -3219,7 +3322,7 @@ type Credentials struct {
 
 func (x *Credentials) Reset() {
 	*x = Credentials{}
-	mi := &file_longshore_v1_container_proto_msgTypes[35]
+	mi := &file_longshore_v1_container_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3231,7 +3334,7 @@ func (x *Credentials) String() string {
 func (*Credentials) ProtoMessage() {}
 
 func (x *Credentials) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[35]
+	mi := &file_longshore_v1_container_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3244,7 +3347,7 @@ func (x *Credentials) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Credentials.ProtoReflect.Descriptor instead.
 func (*Credentials) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{35}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Credentials) GetUsername() string {
@@ -3288,7 +3391,7 @@ type CreateResponse struct {
 
 func (x *CreateResponse) Reset() {
 	*x = CreateResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[36]
+	mi := &file_longshore_v1_container_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3300,7 +3403,7 @@ func (x *CreateResponse) String() string {
 func (*CreateResponse) ProtoMessage() {}
 
 func (x *CreateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[36]
+	mi := &file_longshore_v1_container_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3313,7 +3416,7 @@ func (x *CreateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateResponse.ProtoReflect.Descriptor instead.
 func (*CreateResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{36}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *CreateResponse) GetStep() isCreateResponse_Step {
@@ -3369,7 +3472,7 @@ type Created struct {
 
 func (x *Created) Reset() {
 	*x = Created{}
-	mi := &file_longshore_v1_container_proto_msgTypes[37]
+	mi := &file_longshore_v1_container_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3381,7 +3484,7 @@ func (x *Created) String() string {
 func (*Created) ProtoMessage() {}
 
 func (x *Created) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[37]
+	mi := &file_longshore_v1_container_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3394,7 +3497,7 @@ func (x *Created) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Created.ProtoReflect.Descriptor instead.
 func (*Created) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{37}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Created) GetId() string {
@@ -3437,7 +3540,7 @@ type PullProgress struct {
 
 func (x *PullProgress) Reset() {
 	*x = PullProgress{}
-	mi := &file_longshore_v1_container_proto_msgTypes[38]
+	mi := &file_longshore_v1_container_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3449,7 +3552,7 @@ func (x *PullProgress) String() string {
 func (*PullProgress) ProtoMessage() {}
 
 func (x *PullProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[38]
+	mi := &file_longshore_v1_container_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3462,7 +3565,7 @@ func (x *PullProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PullProgress.ProtoReflect.Descriptor instead.
 func (*PullProgress) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{38}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *PullProgress) GetBlob() string {
@@ -3503,7 +3606,7 @@ type StartRequest struct {
 
 func (x *StartRequest) Reset() {
 	*x = StartRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[39]
+	mi := &file_longshore_v1_container_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3515,7 +3618,7 @@ func (x *StartRequest) String() string {
 func (*StartRequest) ProtoMessage() {}
 
 func (x *StartRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[39]
+	mi := &file_longshore_v1_container_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3528,7 +3631,7 @@ func (x *StartRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartRequest.ProtoReflect.Descriptor instead.
 func (*StartRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{39}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *StartRequest) GetName() string {
@@ -3553,7 +3656,7 @@ type StartResponse struct {
 
 func (x *StartResponse) Reset() {
 	*x = StartResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[40]
+	mi := &file_longshore_v1_container_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3565,7 +3668,7 @@ func (x *StartResponse) String() string {
 func (*StartResponse) ProtoMessage() {}
 
 func (x *StartResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[40]
+	mi := &file_longshore_v1_container_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3578,7 +3681,7 @@ func (x *StartResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartResponse.ProtoReflect.Descriptor instead.
 func (*StartResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{40}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{41}
 }
 
 type RestartRequest struct {
@@ -3592,7 +3695,7 @@ type RestartRequest struct {
 
 func (x *RestartRequest) Reset() {
 	*x = RestartRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[41]
+	mi := &file_longshore_v1_container_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3604,7 +3707,7 @@ func (x *RestartRequest) String() string {
 func (*RestartRequest) ProtoMessage() {}
 
 func (x *RestartRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[41]
+	mi := &file_longshore_v1_container_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3617,7 +3720,7 @@ func (x *RestartRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartRequest.ProtoReflect.Descriptor instead.
 func (*RestartRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{41}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *RestartRequest) GetName() string {
@@ -3649,7 +3752,7 @@ type RestartResponse struct {
 
 func (x *RestartResponse) Reset() {
 	*x = RestartResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[42]
+	mi := &file_longshore_v1_container_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3661,7 +3764,7 @@ func (x *RestartResponse) String() string {
 func (*RestartResponse) ProtoMessage() {}
 
 func (x *RestartResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[42]
+	mi := &file_longshore_v1_container_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3674,7 +3777,7 @@ func (x *RestartResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartResponse.ProtoReflect.Descriptor instead.
 func (*RestartResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{42}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{43}
 }
 
 type StopRequest struct {
@@ -3689,7 +3792,7 @@ type StopRequest struct {
 
 func (x *StopRequest) Reset() {
 	*x = StopRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[43]
+	mi := &file_longshore_v1_container_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3701,7 +3804,7 @@ func (x *StopRequest) String() string {
 func (*StopRequest) ProtoMessage() {}
 
 func (x *StopRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[43]
+	mi := &file_longshore_v1_container_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3714,7 +3817,7 @@ func (x *StopRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopRequest.ProtoReflect.Descriptor instead.
 func (*StopRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{43}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *StopRequest) GetName() string {
@@ -3753,7 +3856,7 @@ type StopResponse struct {
 
 func (x *StopResponse) Reset() {
 	*x = StopResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[44]
+	mi := &file_longshore_v1_container_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3765,7 +3868,7 @@ func (x *StopResponse) String() string {
 func (*StopResponse) ProtoMessage() {}
 
 func (x *StopResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[44]
+	mi := &file_longshore_v1_container_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3778,7 +3881,7 @@ func (x *StopResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopResponse.ProtoReflect.Descriptor instead.
 func (*StopResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{44}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{45}
 }
 
 type KillRequest struct {
@@ -3792,7 +3895,7 @@ type KillRequest struct {
 
 func (x *KillRequest) Reset() {
 	*x = KillRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[45]
+	mi := &file_longshore_v1_container_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3804,7 +3907,7 @@ func (x *KillRequest) String() string {
 func (*KillRequest) ProtoMessage() {}
 
 func (x *KillRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[45]
+	mi := &file_longshore_v1_container_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3817,7 +3920,7 @@ func (x *KillRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KillRequest.ProtoReflect.Descriptor instead.
 func (*KillRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{45}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *KillRequest) GetName() string {
@@ -3849,7 +3952,7 @@ type KillResponse struct {
 
 func (x *KillResponse) Reset() {
 	*x = KillResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[46]
+	mi := &file_longshore_v1_container_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3861,7 +3964,7 @@ func (x *KillResponse) String() string {
 func (*KillResponse) ProtoMessage() {}
 
 func (x *KillResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[46]
+	mi := &file_longshore_v1_container_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3874,7 +3977,7 @@ func (x *KillResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KillResponse.ProtoReflect.Descriptor instead.
 func (*KillResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{46}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{47}
 }
 
 type RenameRequest struct {
@@ -3887,7 +3990,7 @@ type RenameRequest struct {
 
 func (x *RenameRequest) Reset() {
 	*x = RenameRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[47]
+	mi := &file_longshore_v1_container_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3899,7 +4002,7 @@ func (x *RenameRequest) String() string {
 func (*RenameRequest) ProtoMessage() {}
 
 func (x *RenameRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[47]
+	mi := &file_longshore_v1_container_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3912,7 +4015,7 @@ func (x *RenameRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenameRequest.ProtoReflect.Descriptor instead.
 func (*RenameRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{47}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *RenameRequest) GetName() string {
@@ -3937,7 +4040,7 @@ type RenameResponse struct {
 
 func (x *RenameResponse) Reset() {
 	*x = RenameResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[48]
+	mi := &file_longshore_v1_container_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3949,7 +4052,7 @@ func (x *RenameResponse) String() string {
 func (*RenameResponse) ProtoMessage() {}
 
 func (x *RenameResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[48]
+	mi := &file_longshore_v1_container_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3962,7 +4065,7 @@ func (x *RenameResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenameResponse.ProtoReflect.Descriptor instead.
 func (*RenameResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{48}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{49}
 }
 
 // UpdateRequest changes what is not zero.
@@ -3986,7 +4089,7 @@ type UpdateRequest struct {
 
 func (x *UpdateRequest) Reset() {
 	*x = UpdateRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[49]
+	mi := &file_longshore_v1_container_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3998,7 +4101,7 @@ func (x *UpdateRequest) String() string {
 func (*UpdateRequest) ProtoMessage() {}
 
 func (x *UpdateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[49]
+	mi := &file_longshore_v1_container_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4011,7 +4114,7 @@ func (x *UpdateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateRequest.ProtoReflect.Descriptor instead.
 func (*UpdateRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{49}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *UpdateRequest) GetName() string {
@@ -4106,7 +4209,7 @@ type UpdateResponse struct {
 
 func (x *UpdateResponse) Reset() {
 	*x = UpdateResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[50]
+	mi := &file_longshore_v1_container_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4118,7 +4221,7 @@ func (x *UpdateResponse) String() string {
 func (*UpdateResponse) ProtoMessage() {}
 
 func (x *UpdateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[50]
+	mi := &file_longshore_v1_container_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4131,7 +4234,7 @@ func (x *UpdateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateResponse.ProtoReflect.Descriptor instead.
 func (*UpdateResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{50}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{51}
 }
 
 type PauseRequest struct {
@@ -4144,7 +4247,7 @@ type PauseRequest struct {
 
 func (x *PauseRequest) Reset() {
 	*x = PauseRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[51]
+	mi := &file_longshore_v1_container_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4156,7 +4259,7 @@ func (x *PauseRequest) String() string {
 func (*PauseRequest) ProtoMessage() {}
 
 func (x *PauseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[51]
+	mi := &file_longshore_v1_container_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4169,7 +4272,7 @@ func (x *PauseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseRequest.ProtoReflect.Descriptor instead.
 func (*PauseRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{51}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *PauseRequest) GetName() string {
@@ -4194,7 +4297,7 @@ type PauseResponse struct {
 
 func (x *PauseResponse) Reset() {
 	*x = PauseResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[52]
+	mi := &file_longshore_v1_container_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4206,7 +4309,7 @@ func (x *PauseResponse) String() string {
 func (*PauseResponse) ProtoMessage() {}
 
 func (x *PauseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[52]
+	mi := &file_longshore_v1_container_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4219,7 +4322,7 @@ func (x *PauseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseResponse.ProtoReflect.Descriptor instead.
 func (*PauseResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{52}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{53}
 }
 
 type ResumeRequest struct {
@@ -4232,7 +4335,7 @@ type ResumeRequest struct {
 
 func (x *ResumeRequest) Reset() {
 	*x = ResumeRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[53]
+	mi := &file_longshore_v1_container_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4244,7 +4347,7 @@ func (x *ResumeRequest) String() string {
 func (*ResumeRequest) ProtoMessage() {}
 
 func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[53]
+	mi := &file_longshore_v1_container_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4257,7 +4360,7 @@ func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeRequest.ProtoReflect.Descriptor instead.
 func (*ResumeRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{53}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *ResumeRequest) GetName() string {
@@ -4282,7 +4385,7 @@ type ResumeResponse struct {
 
 func (x *ResumeResponse) Reset() {
 	*x = ResumeResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[54]
+	mi := &file_longshore_v1_container_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4294,7 +4397,7 @@ func (x *ResumeResponse) String() string {
 func (*ResumeResponse) ProtoMessage() {}
 
 func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[54]
+	mi := &file_longshore_v1_container_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4307,7 +4410,7 @@ func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeResponse.ProtoReflect.Descriptor instead.
 func (*ResumeResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{54}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{55}
 }
 
 type RemoveRequest struct {
@@ -4321,7 +4424,7 @@ type RemoveRequest struct {
 
 func (x *RemoveRequest) Reset() {
 	*x = RemoveRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[55]
+	mi := &file_longshore_v1_container_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4333,7 +4436,7 @@ func (x *RemoveRequest) String() string {
 func (*RemoveRequest) ProtoMessage() {}
 
 func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[55]
+	mi := &file_longshore_v1_container_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4346,7 +4449,7 @@ func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveRequest.ProtoReflect.Descriptor instead.
 func (*RemoveRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{55}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *RemoveRequest) GetName() string {
@@ -4378,7 +4481,7 @@ type RemoveResponse struct {
 
 func (x *RemoveResponse) Reset() {
 	*x = RemoveResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[56]
+	mi := &file_longshore_v1_container_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4390,7 +4493,7 @@ func (x *RemoveResponse) String() string {
 func (*RemoveResponse) ProtoMessage() {}
 
 func (x *RemoveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[56]
+	mi := &file_longshore_v1_container_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4403,7 +4506,7 @@ func (x *RemoveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveResponse.ProtoReflect.Descriptor instead.
 func (*RemoveResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{56}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{57}
 }
 
 type WaitRequest struct {
@@ -4418,7 +4521,7 @@ type WaitRequest struct {
 
 func (x *WaitRequest) Reset() {
 	*x = WaitRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[57]
+	mi := &file_longshore_v1_container_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4430,7 +4533,7 @@ func (x *WaitRequest) String() string {
 func (*WaitRequest) ProtoMessage() {}
 
 func (x *WaitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[57]
+	mi := &file_longshore_v1_container_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4443,7 +4546,7 @@ func (x *WaitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitRequest.ProtoReflect.Descriptor instead.
 func (*WaitRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{57}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *WaitRequest) GetName() string {
@@ -4469,7 +4572,7 @@ type WaitResponse struct {
 
 func (x *WaitResponse) Reset() {
 	*x = WaitResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[58]
+	mi := &file_longshore_v1_container_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4481,7 +4584,7 @@ func (x *WaitResponse) String() string {
 func (*WaitResponse) ProtoMessage() {}
 
 func (x *WaitResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[58]
+	mi := &file_longshore_v1_container_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4494,7 +4597,7 @@ func (x *WaitResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitResponse.ProtoReflect.Descriptor instead.
 func (*WaitResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{58}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *WaitResponse) GetAutopsy() *Autopsy {
@@ -4517,7 +4620,7 @@ type ExecRequest struct {
 
 func (x *ExecRequest) Reset() {
 	*x = ExecRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[59]
+	mi := &file_longshore_v1_container_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4529,7 +4632,7 @@ func (x *ExecRequest) String() string {
 func (*ExecRequest) ProtoMessage() {}
 
 func (x *ExecRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[59]
+	mi := &file_longshore_v1_container_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4542,7 +4645,7 @@ func (x *ExecRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecRequest.ProtoReflect.Descriptor instead.
 func (*ExecRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{59}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *ExecRequest) GetStep() isExecRequest_Step {
@@ -4602,7 +4705,7 @@ type Input struct {
 
 func (x *Input) Reset() {
 	*x = Input{}
-	mi := &file_longshore_v1_container_proto_msgTypes[60]
+	mi := &file_longshore_v1_container_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4614,7 +4717,7 @@ func (x *Input) String() string {
 func (*Input) ProtoMessage() {}
 
 func (x *Input) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[60]
+	mi := &file_longshore_v1_container_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4627,7 +4730,7 @@ func (x *Input) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Input.ProtoReflect.Descriptor instead.
 func (*Input) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{60}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *Input) GetKind() isInput_Kind {
@@ -4717,7 +4820,7 @@ type Output struct {
 
 func (x *Output) Reset() {
 	*x = Output{}
-	mi := &file_longshore_v1_container_proto_msgTypes[61]
+	mi := &file_longshore_v1_container_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4729,7 +4832,7 @@ func (x *Output) String() string {
 func (*Output) ProtoMessage() {}
 
 func (x *Output) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[61]
+	mi := &file_longshore_v1_container_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4742,7 +4845,7 @@ func (x *Output) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Output.ProtoReflect.Descriptor instead.
 func (*Output) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{61}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *Output) GetKind() isOutput_Kind {
@@ -4828,7 +4931,7 @@ type StartFailure struct {
 
 func (x *StartFailure) Reset() {
 	*x = StartFailure{}
-	mi := &file_longshore_v1_container_proto_msgTypes[62]
+	mi := &file_longshore_v1_container_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4840,7 +4943,7 @@ func (x *StartFailure) String() string {
 func (*StartFailure) ProtoMessage() {}
 
 func (x *StartFailure) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[62]
+	mi := &file_longshore_v1_container_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4853,7 +4956,7 @@ func (x *StartFailure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartFailure.ProtoReflect.Descriptor instead.
 func (*StartFailure) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{62}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *StartFailure) GetExitStatus() int32 {
@@ -4882,7 +4985,7 @@ type ExecStart struct {
 
 func (x *ExecStart) Reset() {
 	*x = ExecStart{}
-	mi := &file_longshore_v1_container_proto_msgTypes[63]
+	mi := &file_longshore_v1_container_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4894,7 +4997,7 @@ func (x *ExecStart) String() string {
 func (*ExecStart) ProtoMessage() {}
 
 func (x *ExecStart) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[63]
+	mi := &file_longshore_v1_container_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4907,7 +5010,7 @@ func (x *ExecStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecStart.ProtoReflect.Descriptor instead.
 func (*ExecStart) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{63}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *ExecStart) GetName() string {
@@ -4998,7 +5101,7 @@ type Started struct {
 
 func (x *Started) Reset() {
 	*x = Started{}
-	mi := &file_longshore_v1_container_proto_msgTypes[64]
+	mi := &file_longshore_v1_container_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5010,7 +5113,7 @@ func (x *Started) String() string {
 func (*Started) ProtoMessage() {}
 
 func (x *Started) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[64]
+	mi := &file_longshore_v1_container_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5023,7 +5126,7 @@ func (x *Started) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Started.ProtoReflect.Descriptor instead.
 func (*Started) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{64}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *Started) GetContainer() string {
@@ -5060,7 +5163,7 @@ type AttachRequest struct {
 
 func (x *AttachRequest) Reset() {
 	*x = AttachRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[65]
+	mi := &file_longshore_v1_container_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5072,7 +5175,7 @@ func (x *AttachRequest) String() string {
 func (*AttachRequest) ProtoMessage() {}
 
 func (x *AttachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[65]
+	mi := &file_longshore_v1_container_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5085,7 +5188,7 @@ func (x *AttachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachRequest.ProtoReflect.Descriptor instead.
 func (*AttachRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{65}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *AttachRequest) GetStep() isAttachRequest_Step {
@@ -5142,7 +5245,7 @@ type AttachStart struct {
 
 func (x *AttachStart) Reset() {
 	*x = AttachStart{}
-	mi := &file_longshore_v1_container_proto_msgTypes[66]
+	mi := &file_longshore_v1_container_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5154,7 +5257,7 @@ func (x *AttachStart) String() string {
 func (*AttachStart) ProtoMessage() {}
 
 func (x *AttachStart) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[66]
+	mi := &file_longshore_v1_container_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5167,7 +5270,7 @@ func (x *AttachStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachStart.ProtoReflect.Descriptor instead.
 func (*AttachStart) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{66}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *AttachStart) GetName() string {
@@ -5218,7 +5321,7 @@ type LogsRequest struct {
 
 func (x *LogsRequest) Reset() {
 	*x = LogsRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[67]
+	mi := &file_longshore_v1_container_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5230,7 +5333,7 @@ func (x *LogsRequest) String() string {
 func (*LogsRequest) ProtoMessage() {}
 
 func (x *LogsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[67]
+	mi := &file_longshore_v1_container_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5243,7 +5346,7 @@ func (x *LogsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsRequest.ProtoReflect.Descriptor instead.
 func (*LogsRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{67}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *LogsRequest) GetName() string {
@@ -5294,7 +5397,7 @@ type LogsResponse struct {
 
 func (x *LogsResponse) Reset() {
 	*x = LogsResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[68]
+	mi := &file_longshore_v1_container_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5306,7 +5409,7 @@ func (x *LogsResponse) String() string {
 func (*LogsResponse) ProtoMessage() {}
 
 func (x *LogsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[68]
+	mi := &file_longshore_v1_container_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5319,7 +5422,7 @@ func (x *LogsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsResponse.ProtoReflect.Descriptor instead.
 func (*LogsResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{68}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *LogsResponse) GetAt() *timestamppb.Timestamp {
@@ -5361,7 +5464,7 @@ type StatsRequest struct {
 
 func (x *StatsRequest) Reset() {
 	*x = StatsRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[69]
+	mi := &file_longshore_v1_container_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5373,7 +5476,7 @@ func (x *StatsRequest) String() string {
 func (*StatsRequest) ProtoMessage() {}
 
 func (x *StatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[69]
+	mi := &file_longshore_v1_container_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5386,7 +5489,7 @@ func (x *StatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatsRequest.ProtoReflect.Descriptor instead.
 func (*StatsRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{69}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *StatsRequest) GetNames() []string {
@@ -5413,7 +5516,7 @@ type StatsResponse struct {
 
 func (x *StatsResponse) Reset() {
 	*x = StatsResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[70]
+	mi := &file_longshore_v1_container_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5425,7 +5528,7 @@ func (x *StatsResponse) String() string {
 func (*StatsResponse) ProtoMessage() {}
 
 func (x *StatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[70]
+	mi := &file_longshore_v1_container_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5438,7 +5541,7 @@ func (x *StatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatsResponse.ProtoReflect.Descriptor instead.
 func (*StatsResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{70}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *StatsResponse) GetContainers() []*ContainerStats {
@@ -5477,7 +5580,7 @@ type ContainerStats struct {
 
 func (x *ContainerStats) Reset() {
 	*x = ContainerStats{}
-	mi := &file_longshore_v1_container_proto_msgTypes[71]
+	mi := &file_longshore_v1_container_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5489,7 +5592,7 @@ func (x *ContainerStats) String() string {
 func (*ContainerStats) ProtoMessage() {}
 
 func (x *ContainerStats) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[71]
+	mi := &file_longshore_v1_container_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5502,7 +5605,7 @@ func (x *ContainerStats) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerStats.ProtoReflect.Descriptor instead.
 func (*ContainerStats) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{71}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *ContainerStats) GetId() string {
@@ -5640,7 +5743,7 @@ type TopRequest struct {
 
 func (x *TopRequest) Reset() {
 	*x = TopRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[72]
+	mi := &file_longshore_v1_container_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5652,7 +5755,7 @@ func (x *TopRequest) String() string {
 func (*TopRequest) ProtoMessage() {}
 
 func (x *TopRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[72]
+	mi := &file_longshore_v1_container_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5665,7 +5768,7 @@ func (x *TopRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TopRequest.ProtoReflect.Descriptor instead.
 func (*TopRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{72}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *TopRequest) GetName() string {
@@ -5684,7 +5787,7 @@ type TopResponse struct {
 
 func (x *TopResponse) Reset() {
 	*x = TopResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[73]
+	mi := &file_longshore_v1_container_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5696,7 +5799,7 @@ func (x *TopResponse) String() string {
 func (*TopResponse) ProtoMessage() {}
 
 func (x *TopResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[73]
+	mi := &file_longshore_v1_container_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5709,7 +5812,7 @@ func (x *TopResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TopResponse.ProtoReflect.Descriptor instead.
 func (*TopResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{73}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *TopResponse) GetProcesses() []*ProcessStats {
@@ -5734,7 +5837,7 @@ type ProcessStats struct {
 
 func (x *ProcessStats) Reset() {
 	*x = ProcessStats{}
-	mi := &file_longshore_v1_container_proto_msgTypes[74]
+	mi := &file_longshore_v1_container_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5746,7 +5849,7 @@ func (x *ProcessStats) String() string {
 func (*ProcessStats) ProtoMessage() {}
 
 func (x *ProcessStats) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[74]
+	mi := &file_longshore_v1_container_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5759,7 +5862,7 @@ func (x *ProcessStats) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProcessStats.ProtoReflect.Descriptor instead.
 func (*ProcessStats) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{74}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *ProcessStats) GetPid() int32 {
@@ -5961,7 +6064,7 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\x04args\x18\x02 \x03(\tR\x04args\x124\n" +
 	"\astarted\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\astarted\x126\n" +
 	"\bfinished\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\bfinished\x12/\n" +
-	"\aautopsy\x18\x05 \x01(\v2\x15.longshore.v1.AutopsyR\aautopsy\"\xb7\x19\n" +
+	"\aautopsy\x18\x05 \x01(\v2\x15.longshore.v1.AutopsyR\aautopsy\"\xea\x19\n" +
 	"\rCreateRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05image\x18\x02 \x01(\tR\x05image\x12\x12\n" +
@@ -6065,7 +6168,8 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\bcgroupns\x18\x8e\x01 \x01(\tR\bcgroupns\x12\x11\n" +
 	"\x03ip6\x18\x8f\x01 \x01(\tR\x03ip6\x12\x19\n" +
 	"\asystemd\x18\x90\x01 \x01(\tR\asystemd\x12\x15\n" +
-	"\x05links\x18\x91\x01 \x03(\tR\x05links\x1a9\n" +
+	"\x05links\x18\x91\x01 \x03(\tR\x05links\x121\n" +
+	"\x06images\x18\xa5\x01 \x03(\v2\x18.longshore.v1.ImageMountR\x06images\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a:\n" +
@@ -6144,7 +6248,16 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\vpropagation\x18\x05 \x01(\tR\vpropagation\x12\x17\n" +
 	"\ano_copy\x18\x06 \x01(\bR\x06noCopy\x12\x1c\n" +
 	"\tanonymous\x18\a \x01(\bR\tanonymous\x12\x19\n" +
-	"\bby_mount\x18\b \x01(\bR\abyMount\"o\n" +
+	"\bby_mount\x18\b \x01(\bR\abyMount\"\xb3\x01\n" +
+	"\n" +
+	"ImageMount\x12\x14\n" +
+	"\x05image\x18\x01 \x01(\tR\x05image\x12\x16\n" +
+	"\x06target\x18\x02 \x01(\tR\x06target\x12\x19\n" +
+	"\bsub_path\x18\x03 \x01(\tR\asubPath\x12\x1a\n" +
+	"\bartifact\x18\x04 \x01(\bR\bartifact\x12\x14\n" +
+	"\x05title\x18\x05 \x01(\tR\x05title\x12\x16\n" +
+	"\x06digest\x18\x06 \x01(\tR\x06digest\x12\x12\n" +
+	"\x04name\x18\a \x01(\tR\x04name\"o\n" +
 	"\vCredentials\x12\x1a\n" +
 	"\busername\x18\x01 \x01(\tR\busername\x12\x1a\n" +
 	"\bpassword\x18\x02 \x01(\tR\bpassword\x12\x14\n" +
@@ -6382,7 +6495,7 @@ func file_longshore_v1_container_proto_rawDescGZIP() []byte {
 	return file_longshore_v1_container_proto_rawDescData
 }
 
-var file_longshore_v1_container_proto_msgTypes = make([]protoimpl.MessageInfo, 82)
+var file_longshore_v1_container_proto_msgTypes = make([]protoimpl.MessageInfo, 83)
 var file_longshore_v1_container_proto_goTypes = []any{
 	(*Sandbox)(nil),                // 0: longshore.v1.Sandbox
 	(*Container)(nil),              // 1: longshore.v1.Container
@@ -6419,183 +6532,185 @@ var file_longshore_v1_container_proto_goTypes = []any{
 	(*Dns)(nil),                    // 32: longshore.v1.Dns
 	(*Size)(nil),                   // 33: longshore.v1.Size
 	(*Mount)(nil),                  // 34: longshore.v1.Mount
-	(*Credentials)(nil),            // 35: longshore.v1.Credentials
-	(*CreateResponse)(nil),         // 36: longshore.v1.CreateResponse
-	(*Created)(nil),                // 37: longshore.v1.Created
-	(*PullProgress)(nil),           // 38: longshore.v1.PullProgress
-	(*StartRequest)(nil),           // 39: longshore.v1.StartRequest
-	(*StartResponse)(nil),          // 40: longshore.v1.StartResponse
-	(*RestartRequest)(nil),         // 41: longshore.v1.RestartRequest
-	(*RestartResponse)(nil),        // 42: longshore.v1.RestartResponse
-	(*StopRequest)(nil),            // 43: longshore.v1.StopRequest
-	(*StopResponse)(nil),           // 44: longshore.v1.StopResponse
-	(*KillRequest)(nil),            // 45: longshore.v1.KillRequest
-	(*KillResponse)(nil),           // 46: longshore.v1.KillResponse
-	(*RenameRequest)(nil),          // 47: longshore.v1.RenameRequest
-	(*RenameResponse)(nil),         // 48: longshore.v1.RenameResponse
-	(*UpdateRequest)(nil),          // 49: longshore.v1.UpdateRequest
-	(*UpdateResponse)(nil),         // 50: longshore.v1.UpdateResponse
-	(*PauseRequest)(nil),           // 51: longshore.v1.PauseRequest
-	(*PauseResponse)(nil),          // 52: longshore.v1.PauseResponse
-	(*ResumeRequest)(nil),          // 53: longshore.v1.ResumeRequest
-	(*ResumeResponse)(nil),         // 54: longshore.v1.ResumeResponse
-	(*RemoveRequest)(nil),          // 55: longshore.v1.RemoveRequest
-	(*RemoveResponse)(nil),         // 56: longshore.v1.RemoveResponse
-	(*WaitRequest)(nil),            // 57: longshore.v1.WaitRequest
-	(*WaitResponse)(nil),           // 58: longshore.v1.WaitResponse
-	(*ExecRequest)(nil),            // 59: longshore.v1.ExecRequest
-	(*Input)(nil),                  // 60: longshore.v1.Input
-	(*Output)(nil),                 // 61: longshore.v1.Output
-	(*StartFailure)(nil),           // 62: longshore.v1.StartFailure
-	(*ExecStart)(nil),              // 63: longshore.v1.ExecStart
-	(*Started)(nil),                // 64: longshore.v1.Started
-	(*AttachRequest)(nil),          // 65: longshore.v1.AttachRequest
-	(*AttachStart)(nil),            // 66: longshore.v1.AttachStart
-	(*LogsRequest)(nil),            // 67: longshore.v1.LogsRequest
-	(*LogsResponse)(nil),           // 68: longshore.v1.LogsResponse
-	(*StatsRequest)(nil),           // 69: longshore.v1.StatsRequest
-	(*StatsResponse)(nil),          // 70: longshore.v1.StatsResponse
-	(*ContainerStats)(nil),         // 71: longshore.v1.ContainerStats
-	(*TopRequest)(nil),             // 72: longshore.v1.TopRequest
-	(*TopResponse)(nil),            // 73: longshore.v1.TopResponse
-	(*ProcessStats)(nil),           // 74: longshore.v1.ProcessStats
-	nil,                            // 75: longshore.v1.Sandbox.LabelsEntry
-	nil,                            // 76: longshore.v1.Container.LabelsEntry
-	nil,                            // 77: longshore.v1.ListSandboxesRequest.LabelsEntry
-	nil,                            // 78: longshore.v1.ListContainersRequest.LabelsEntry
-	nil,                            // 79: longshore.v1.CreateRequest.LabelsEntry
-	nil,                            // 80: longshore.v1.CreateRequest.SysctlsEntry
-	nil,                            // 81: longshore.v1.CreateRequest.AnnotationsEntry
-	(*timestamppb.Timestamp)(nil),  // 82: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),    // 83: google.protobuf.Duration
-	(*NetworkAttachment)(nil),      // 84: longshore.v1.NetworkAttachment
+	(*ImageMount)(nil),             // 35: longshore.v1.ImageMount
+	(*Credentials)(nil),            // 36: longshore.v1.Credentials
+	(*CreateResponse)(nil),         // 37: longshore.v1.CreateResponse
+	(*Created)(nil),                // 38: longshore.v1.Created
+	(*PullProgress)(nil),           // 39: longshore.v1.PullProgress
+	(*StartRequest)(nil),           // 40: longshore.v1.StartRequest
+	(*StartResponse)(nil),          // 41: longshore.v1.StartResponse
+	(*RestartRequest)(nil),         // 42: longshore.v1.RestartRequest
+	(*RestartResponse)(nil),        // 43: longshore.v1.RestartResponse
+	(*StopRequest)(nil),            // 44: longshore.v1.StopRequest
+	(*StopResponse)(nil),           // 45: longshore.v1.StopResponse
+	(*KillRequest)(nil),            // 46: longshore.v1.KillRequest
+	(*KillResponse)(nil),           // 47: longshore.v1.KillResponse
+	(*RenameRequest)(nil),          // 48: longshore.v1.RenameRequest
+	(*RenameResponse)(nil),         // 49: longshore.v1.RenameResponse
+	(*UpdateRequest)(nil),          // 50: longshore.v1.UpdateRequest
+	(*UpdateResponse)(nil),         // 51: longshore.v1.UpdateResponse
+	(*PauseRequest)(nil),           // 52: longshore.v1.PauseRequest
+	(*PauseResponse)(nil),          // 53: longshore.v1.PauseResponse
+	(*ResumeRequest)(nil),          // 54: longshore.v1.ResumeRequest
+	(*ResumeResponse)(nil),         // 55: longshore.v1.ResumeResponse
+	(*RemoveRequest)(nil),          // 56: longshore.v1.RemoveRequest
+	(*RemoveResponse)(nil),         // 57: longshore.v1.RemoveResponse
+	(*WaitRequest)(nil),            // 58: longshore.v1.WaitRequest
+	(*WaitResponse)(nil),           // 59: longshore.v1.WaitResponse
+	(*ExecRequest)(nil),            // 60: longshore.v1.ExecRequest
+	(*Input)(nil),                  // 61: longshore.v1.Input
+	(*Output)(nil),                 // 62: longshore.v1.Output
+	(*StartFailure)(nil),           // 63: longshore.v1.StartFailure
+	(*ExecStart)(nil),              // 64: longshore.v1.ExecStart
+	(*Started)(nil),                // 65: longshore.v1.Started
+	(*AttachRequest)(nil),          // 66: longshore.v1.AttachRequest
+	(*AttachStart)(nil),            // 67: longshore.v1.AttachStart
+	(*LogsRequest)(nil),            // 68: longshore.v1.LogsRequest
+	(*LogsResponse)(nil),           // 69: longshore.v1.LogsResponse
+	(*StatsRequest)(nil),           // 70: longshore.v1.StatsRequest
+	(*StatsResponse)(nil),          // 71: longshore.v1.StatsResponse
+	(*ContainerStats)(nil),         // 72: longshore.v1.ContainerStats
+	(*TopRequest)(nil),             // 73: longshore.v1.TopRequest
+	(*TopResponse)(nil),            // 74: longshore.v1.TopResponse
+	(*ProcessStats)(nil),           // 75: longshore.v1.ProcessStats
+	nil,                            // 76: longshore.v1.Sandbox.LabelsEntry
+	nil,                            // 77: longshore.v1.Container.LabelsEntry
+	nil,                            // 78: longshore.v1.ListSandboxesRequest.LabelsEntry
+	nil,                            // 79: longshore.v1.ListContainersRequest.LabelsEntry
+	nil,                            // 80: longshore.v1.CreateRequest.LabelsEntry
+	nil,                            // 81: longshore.v1.CreateRequest.SysctlsEntry
+	nil,                            // 82: longshore.v1.CreateRequest.AnnotationsEntry
+	(*timestamppb.Timestamp)(nil),  // 83: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),    // 84: google.protobuf.Duration
+	(*NetworkAttachment)(nil),      // 85: longshore.v1.NetworkAttachment
 }
 var file_longshore_v1_container_proto_depIdxs = []int32{
-	82, // 0: longshore.v1.Sandbox.created:type_name -> google.protobuf.Timestamp
-	75, // 1: longshore.v1.Sandbox.labels:type_name -> longshore.v1.Sandbox.LabelsEntry
+	83, // 0: longshore.v1.Sandbox.created:type_name -> google.protobuf.Timestamp
+	76, // 1: longshore.v1.Sandbox.labels:type_name -> longshore.v1.Sandbox.LabelsEntry
 	2,  // 2: longshore.v1.Sandbox.ports:type_name -> longshore.v1.Port
-	82, // 3: longshore.v1.Container.created:type_name -> google.protobuf.Timestamp
-	82, // 4: longshore.v1.Container.started:type_name -> google.protobuf.Timestamp
-	82, // 5: longshore.v1.Container.finished:type_name -> google.protobuf.Timestamp
+	83, // 3: longshore.v1.Container.created:type_name -> google.protobuf.Timestamp
+	83, // 4: longshore.v1.Container.started:type_name -> google.protobuf.Timestamp
+	83, // 5: longshore.v1.Container.finished:type_name -> google.protobuf.Timestamp
 	3,  // 6: longshore.v1.Container.autopsy:type_name -> longshore.v1.Autopsy
-	76, // 7: longshore.v1.Container.labels:type_name -> longshore.v1.Container.LabelsEntry
+	77, // 7: longshore.v1.Container.labels:type_name -> longshore.v1.Container.LabelsEntry
 	2,  // 8: longshore.v1.Container.ports:type_name -> longshore.v1.Port
-	82, // 9: longshore.v1.Autopsy.at:type_name -> google.protobuf.Timestamp
+	83, // 9: longshore.v1.Autopsy.at:type_name -> google.protobuf.Timestamp
 	4,  // 10: longshore.v1.Autopsy.oom:type_name -> longshore.v1.Oom
 	5,  // 11: longshore.v1.Autopsy.asked:type_name -> longshore.v1.Asked
-	82, // 12: longshore.v1.Asked.at:type_name -> google.protobuf.Timestamp
-	77, // 13: longshore.v1.ListSandboxesRequest.labels:type_name -> longshore.v1.ListSandboxesRequest.LabelsEntry
+	83, // 12: longshore.v1.Asked.at:type_name -> google.protobuf.Timestamp
+	78, // 13: longshore.v1.ListSandboxesRequest.labels:type_name -> longshore.v1.ListSandboxesRequest.LabelsEntry
 	0,  // 14: longshore.v1.ListSandboxesResponse.sandboxes:type_name -> longshore.v1.Sandbox
-	78, // 15: longshore.v1.ListContainersRequest.labels:type_name -> longshore.v1.ListContainersRequest.LabelsEntry
+	79, // 15: longshore.v1.ListContainersRequest.labels:type_name -> longshore.v1.ListContainersRequest.LabelsEntry
 	1,  // 16: longshore.v1.ListContainersResponse.containers:type_name -> longshore.v1.Container
 	1,  // 17: longshore.v1.WhyResponse.container:type_name -> longshore.v1.Container
 	16, // 18: longshore.v1.WhyResponse.execs:type_name -> longshore.v1.Process
 	14, // 19: longshore.v1.WhyResponse.start:type_name -> longshore.v1.StartPart
-	82, // 20: longshore.v1.StartPart.at:type_name -> google.protobuf.Timestamp
+	83, // 20: longshore.v1.StartPart.at:type_name -> google.protobuf.Timestamp
 	15, // 21: longshore.v1.StartPart.stages:type_name -> longshore.v1.StartStage
-	83, // 22: longshore.v1.StartStage.took:type_name -> google.protobuf.Duration
-	82, // 23: longshore.v1.Process.started:type_name -> google.protobuf.Timestamp
-	82, // 24: longshore.v1.Process.finished:type_name -> google.protobuf.Timestamp
+	84, // 22: longshore.v1.StartStage.took:type_name -> google.protobuf.Duration
+	83, // 23: longshore.v1.Process.started:type_name -> google.protobuf.Timestamp
+	83, // 24: longshore.v1.Process.finished:type_name -> google.protobuf.Timestamp
 	3,  // 25: longshore.v1.Process.autopsy:type_name -> longshore.v1.Autopsy
 	33, // 26: longshore.v1.CreateRequest.size:type_name -> longshore.v1.Size
 	34, // 27: longshore.v1.CreateRequest.mounts:type_name -> longshore.v1.Mount
 	2,  // 28: longshore.v1.CreateRequest.ports:type_name -> longshore.v1.Port
-	79, // 29: longshore.v1.CreateRequest.labels:type_name -> longshore.v1.CreateRequest.LabelsEntry
-	83, // 30: longshore.v1.CreateRequest.stop_grace:type_name -> google.protobuf.Duration
+	80, // 29: longshore.v1.CreateRequest.labels:type_name -> longshore.v1.CreateRequest.LabelsEntry
+	84, // 30: longshore.v1.CreateRequest.stop_grace:type_name -> google.protobuf.Duration
 	32, // 31: longshore.v1.CreateRequest.dns:type_name -> longshore.v1.Dns
-	35, // 32: longshore.v1.CreateRequest.credentials:type_name -> longshore.v1.Credentials
+	36, // 32: longshore.v1.CreateRequest.credentials:type_name -> longshore.v1.Credentials
 	31, // 33: longshore.v1.CreateRequest.tmpfs:type_name -> longshore.v1.Tmpfs
-	80, // 34: longshore.v1.CreateRequest.sysctls:type_name -> longshore.v1.CreateRequest.SysctlsEntry
-	81, // 35: longshore.v1.CreateRequest.annotations:type_name -> longshore.v1.CreateRequest.AnnotationsEntry
-	84, // 36: longshore.v1.CreateRequest.further_networks:type_name -> longshore.v1.NetworkAttachment
+	81, // 34: longshore.v1.CreateRequest.sysctls:type_name -> longshore.v1.CreateRequest.SysctlsEntry
+	82, // 35: longshore.v1.CreateRequest.annotations:type_name -> longshore.v1.CreateRequest.AnnotationsEntry
+	85, // 36: longshore.v1.CreateRequest.further_networks:type_name -> longshore.v1.NetworkAttachment
 	19, // 37: longshore.v1.CreateRequest.health:type_name -> longshore.v1.HealthCheck
 	18, // 38: longshore.v1.CreateRequest.blkio_weight_devices:type_name -> longshore.v1.DeviceLimit
 	18, // 39: longshore.v1.CreateRequest.device_read_bps:type_name -> longshore.v1.DeviceLimit
 	18, // 40: longshore.v1.CreateRequest.device_write_bps:type_name -> longshore.v1.DeviceLimit
 	18, // 41: longshore.v1.CreateRequest.device_read_iops:type_name -> longshore.v1.DeviceLimit
 	18, // 42: longshore.v1.CreateRequest.device_write_iops:type_name -> longshore.v1.DeviceLimit
-	83, // 43: longshore.v1.HealthCheck.interval:type_name -> google.protobuf.Duration
-	83, // 44: longshore.v1.HealthCheck.timeout:type_name -> google.protobuf.Duration
-	83, // 45: longshore.v1.HealthCheck.start_period:type_name -> google.protobuf.Duration
-	83, // 46: longshore.v1.HealthCheck.start_interval:type_name -> google.protobuf.Duration
-	22, // 47: longshore.v1.DiffResponse.changes:type_name -> longshore.v1.Change
-	26, // 48: longshore.v1.CopyOutResponse.source:type_name -> longshore.v1.CopySource
-	29, // 49: longshore.v1.CopyInRequest.to:type_name -> longshore.v1.CopyTo
-	26, // 50: longshore.v1.CopyTo.source:type_name -> longshore.v1.CopySource
-	38, // 51: longshore.v1.CreateResponse.pull:type_name -> longshore.v1.PullProgress
-	37, // 52: longshore.v1.CreateResponse.created:type_name -> longshore.v1.Created
-	83, // 53: longshore.v1.RestartRequest.grace:type_name -> google.protobuf.Duration
-	83, // 54: longshore.v1.StopRequest.grace:type_name -> google.protobuf.Duration
-	3,  // 55: longshore.v1.WaitResponse.autopsy:type_name -> longshore.v1.Autopsy
-	63, // 56: longshore.v1.ExecRequest.start:type_name -> longshore.v1.ExecStart
-	60, // 57: longshore.v1.ExecRequest.input:type_name -> longshore.v1.Input
-	33, // 58: longshore.v1.Input.resize:type_name -> longshore.v1.Size
-	64, // 59: longshore.v1.Output.started:type_name -> longshore.v1.Started
-	3,  // 60: longshore.v1.Output.exited:type_name -> longshore.v1.Autopsy
-	33, // 61: longshore.v1.ExecStart.size:type_name -> longshore.v1.Size
-	66, // 62: longshore.v1.AttachRequest.start:type_name -> longshore.v1.AttachStart
-	60, // 63: longshore.v1.AttachRequest.input:type_name -> longshore.v1.Input
-	33, // 64: longshore.v1.AttachStart.size:type_name -> longshore.v1.Size
-	82, // 65: longshore.v1.LogsRequest.since:type_name -> google.protobuf.Timestamp
-	82, // 66: longshore.v1.LogsRequest.until:type_name -> google.protobuf.Timestamp
-	82, // 67: longshore.v1.LogsResponse.at:type_name -> google.protobuf.Timestamp
-	83, // 68: longshore.v1.StatsRequest.interval:type_name -> google.protobuf.Duration
-	71, // 69: longshore.v1.StatsResponse.containers:type_name -> longshore.v1.ContainerStats
-	82, // 70: longshore.v1.ContainerStats.at:type_name -> google.protobuf.Timestamp
-	74, // 71: longshore.v1.TopResponse.processes:type_name -> longshore.v1.ProcessStats
-	6,  // 72: longshore.v1.Containers.ListSandboxes:input_type -> longshore.v1.ListSandboxesRequest
-	8,  // 73: longshore.v1.Containers.ListContainers:input_type -> longshore.v1.ListContainersRequest
-	10, // 74: longshore.v1.Containers.Inspect:input_type -> longshore.v1.InspectRequest
-	12, // 75: longshore.v1.Containers.Why:input_type -> longshore.v1.WhyRequest
-	17, // 76: longshore.v1.Containers.Create:input_type -> longshore.v1.CreateRequest
-	39, // 77: longshore.v1.Containers.Start:input_type -> longshore.v1.StartRequest
-	41, // 78: longshore.v1.Containers.Restart:input_type -> longshore.v1.RestartRequest
-	43, // 79: longshore.v1.Containers.Stop:input_type -> longshore.v1.StopRequest
-	45, // 80: longshore.v1.Containers.Kill:input_type -> longshore.v1.KillRequest
-	47, // 81: longshore.v1.Containers.Rename:input_type -> longshore.v1.RenameRequest
-	49, // 82: longshore.v1.Containers.Update:input_type -> longshore.v1.UpdateRequest
-	51, // 83: longshore.v1.Containers.Pause:input_type -> longshore.v1.PauseRequest
-	53, // 84: longshore.v1.Containers.Resume:input_type -> longshore.v1.ResumeRequest
-	55, // 85: longshore.v1.Containers.Remove:input_type -> longshore.v1.RemoveRequest
-	57, // 86: longshore.v1.Containers.Wait:input_type -> longshore.v1.WaitRequest
-	59, // 87: longshore.v1.Containers.Exec:input_type -> longshore.v1.ExecRequest
-	65, // 88: longshore.v1.Containers.Attach:input_type -> longshore.v1.AttachRequest
-	25, // 89: longshore.v1.Containers.CopyOut:input_type -> longshore.v1.CopyOutRequest
-	28, // 90: longshore.v1.Containers.CopyIn:input_type -> longshore.v1.CopyInRequest
-	67, // 91: longshore.v1.Containers.Logs:input_type -> longshore.v1.LogsRequest
-	69, // 92: longshore.v1.Containers.Stats:input_type -> longshore.v1.StatsRequest
-	72, // 93: longshore.v1.Containers.Top:input_type -> longshore.v1.TopRequest
-	20, // 94: longshore.v1.Containers.Diff:input_type -> longshore.v1.DiffRequest
-	23, // 95: longshore.v1.Containers.Commit:input_type -> longshore.v1.CommitRequest
-	7,  // 96: longshore.v1.Containers.ListSandboxes:output_type -> longshore.v1.ListSandboxesResponse
-	9,  // 97: longshore.v1.Containers.ListContainers:output_type -> longshore.v1.ListContainersResponse
-	11, // 98: longshore.v1.Containers.Inspect:output_type -> longshore.v1.InspectResponse
-	13, // 99: longshore.v1.Containers.Why:output_type -> longshore.v1.WhyResponse
-	36, // 100: longshore.v1.Containers.Create:output_type -> longshore.v1.CreateResponse
-	40, // 101: longshore.v1.Containers.Start:output_type -> longshore.v1.StartResponse
-	42, // 102: longshore.v1.Containers.Restart:output_type -> longshore.v1.RestartResponse
-	44, // 103: longshore.v1.Containers.Stop:output_type -> longshore.v1.StopResponse
-	46, // 104: longshore.v1.Containers.Kill:output_type -> longshore.v1.KillResponse
-	48, // 105: longshore.v1.Containers.Rename:output_type -> longshore.v1.RenameResponse
-	50, // 106: longshore.v1.Containers.Update:output_type -> longshore.v1.UpdateResponse
-	52, // 107: longshore.v1.Containers.Pause:output_type -> longshore.v1.PauseResponse
-	54, // 108: longshore.v1.Containers.Resume:output_type -> longshore.v1.ResumeResponse
-	56, // 109: longshore.v1.Containers.Remove:output_type -> longshore.v1.RemoveResponse
-	58, // 110: longshore.v1.Containers.Wait:output_type -> longshore.v1.WaitResponse
-	61, // 111: longshore.v1.Containers.Exec:output_type -> longshore.v1.Output
-	61, // 112: longshore.v1.Containers.Attach:output_type -> longshore.v1.Output
-	27, // 113: longshore.v1.Containers.CopyOut:output_type -> longshore.v1.CopyOutResponse
-	30, // 114: longshore.v1.Containers.CopyIn:output_type -> longshore.v1.CopyInResponse
-	68, // 115: longshore.v1.Containers.Logs:output_type -> longshore.v1.LogsResponse
-	70, // 116: longshore.v1.Containers.Stats:output_type -> longshore.v1.StatsResponse
-	73, // 117: longshore.v1.Containers.Top:output_type -> longshore.v1.TopResponse
-	21, // 118: longshore.v1.Containers.Diff:output_type -> longshore.v1.DiffResponse
-	24, // 119: longshore.v1.Containers.Commit:output_type -> longshore.v1.CommitResponse
-	96, // [96:120] is the sub-list for method output_type
-	72, // [72:96] is the sub-list for method input_type
-	72, // [72:72] is the sub-list for extension type_name
-	72, // [72:72] is the sub-list for extension extendee
-	0,  // [0:72] is the sub-list for field type_name
+	35, // 43: longshore.v1.CreateRequest.images:type_name -> longshore.v1.ImageMount
+	84, // 44: longshore.v1.HealthCheck.interval:type_name -> google.protobuf.Duration
+	84, // 45: longshore.v1.HealthCheck.timeout:type_name -> google.protobuf.Duration
+	84, // 46: longshore.v1.HealthCheck.start_period:type_name -> google.protobuf.Duration
+	84, // 47: longshore.v1.HealthCheck.start_interval:type_name -> google.protobuf.Duration
+	22, // 48: longshore.v1.DiffResponse.changes:type_name -> longshore.v1.Change
+	26, // 49: longshore.v1.CopyOutResponse.source:type_name -> longshore.v1.CopySource
+	29, // 50: longshore.v1.CopyInRequest.to:type_name -> longshore.v1.CopyTo
+	26, // 51: longshore.v1.CopyTo.source:type_name -> longshore.v1.CopySource
+	39, // 52: longshore.v1.CreateResponse.pull:type_name -> longshore.v1.PullProgress
+	38, // 53: longshore.v1.CreateResponse.created:type_name -> longshore.v1.Created
+	84, // 54: longshore.v1.RestartRequest.grace:type_name -> google.protobuf.Duration
+	84, // 55: longshore.v1.StopRequest.grace:type_name -> google.protobuf.Duration
+	3,  // 56: longshore.v1.WaitResponse.autopsy:type_name -> longshore.v1.Autopsy
+	64, // 57: longshore.v1.ExecRequest.start:type_name -> longshore.v1.ExecStart
+	61, // 58: longshore.v1.ExecRequest.input:type_name -> longshore.v1.Input
+	33, // 59: longshore.v1.Input.resize:type_name -> longshore.v1.Size
+	65, // 60: longshore.v1.Output.started:type_name -> longshore.v1.Started
+	3,  // 61: longshore.v1.Output.exited:type_name -> longshore.v1.Autopsy
+	33, // 62: longshore.v1.ExecStart.size:type_name -> longshore.v1.Size
+	67, // 63: longshore.v1.AttachRequest.start:type_name -> longshore.v1.AttachStart
+	61, // 64: longshore.v1.AttachRequest.input:type_name -> longshore.v1.Input
+	33, // 65: longshore.v1.AttachStart.size:type_name -> longshore.v1.Size
+	83, // 66: longshore.v1.LogsRequest.since:type_name -> google.protobuf.Timestamp
+	83, // 67: longshore.v1.LogsRequest.until:type_name -> google.protobuf.Timestamp
+	83, // 68: longshore.v1.LogsResponse.at:type_name -> google.protobuf.Timestamp
+	84, // 69: longshore.v1.StatsRequest.interval:type_name -> google.protobuf.Duration
+	72, // 70: longshore.v1.StatsResponse.containers:type_name -> longshore.v1.ContainerStats
+	83, // 71: longshore.v1.ContainerStats.at:type_name -> google.protobuf.Timestamp
+	75, // 72: longshore.v1.TopResponse.processes:type_name -> longshore.v1.ProcessStats
+	6,  // 73: longshore.v1.Containers.ListSandboxes:input_type -> longshore.v1.ListSandboxesRequest
+	8,  // 74: longshore.v1.Containers.ListContainers:input_type -> longshore.v1.ListContainersRequest
+	10, // 75: longshore.v1.Containers.Inspect:input_type -> longshore.v1.InspectRequest
+	12, // 76: longshore.v1.Containers.Why:input_type -> longshore.v1.WhyRequest
+	17, // 77: longshore.v1.Containers.Create:input_type -> longshore.v1.CreateRequest
+	40, // 78: longshore.v1.Containers.Start:input_type -> longshore.v1.StartRequest
+	42, // 79: longshore.v1.Containers.Restart:input_type -> longshore.v1.RestartRequest
+	44, // 80: longshore.v1.Containers.Stop:input_type -> longshore.v1.StopRequest
+	46, // 81: longshore.v1.Containers.Kill:input_type -> longshore.v1.KillRequest
+	48, // 82: longshore.v1.Containers.Rename:input_type -> longshore.v1.RenameRequest
+	50, // 83: longshore.v1.Containers.Update:input_type -> longshore.v1.UpdateRequest
+	52, // 84: longshore.v1.Containers.Pause:input_type -> longshore.v1.PauseRequest
+	54, // 85: longshore.v1.Containers.Resume:input_type -> longshore.v1.ResumeRequest
+	56, // 86: longshore.v1.Containers.Remove:input_type -> longshore.v1.RemoveRequest
+	58, // 87: longshore.v1.Containers.Wait:input_type -> longshore.v1.WaitRequest
+	60, // 88: longshore.v1.Containers.Exec:input_type -> longshore.v1.ExecRequest
+	66, // 89: longshore.v1.Containers.Attach:input_type -> longshore.v1.AttachRequest
+	25, // 90: longshore.v1.Containers.CopyOut:input_type -> longshore.v1.CopyOutRequest
+	28, // 91: longshore.v1.Containers.CopyIn:input_type -> longshore.v1.CopyInRequest
+	68, // 92: longshore.v1.Containers.Logs:input_type -> longshore.v1.LogsRequest
+	70, // 93: longshore.v1.Containers.Stats:input_type -> longshore.v1.StatsRequest
+	73, // 94: longshore.v1.Containers.Top:input_type -> longshore.v1.TopRequest
+	20, // 95: longshore.v1.Containers.Diff:input_type -> longshore.v1.DiffRequest
+	23, // 96: longshore.v1.Containers.Commit:input_type -> longshore.v1.CommitRequest
+	7,  // 97: longshore.v1.Containers.ListSandboxes:output_type -> longshore.v1.ListSandboxesResponse
+	9,  // 98: longshore.v1.Containers.ListContainers:output_type -> longshore.v1.ListContainersResponse
+	11, // 99: longshore.v1.Containers.Inspect:output_type -> longshore.v1.InspectResponse
+	13, // 100: longshore.v1.Containers.Why:output_type -> longshore.v1.WhyResponse
+	37, // 101: longshore.v1.Containers.Create:output_type -> longshore.v1.CreateResponse
+	41, // 102: longshore.v1.Containers.Start:output_type -> longshore.v1.StartResponse
+	43, // 103: longshore.v1.Containers.Restart:output_type -> longshore.v1.RestartResponse
+	45, // 104: longshore.v1.Containers.Stop:output_type -> longshore.v1.StopResponse
+	47, // 105: longshore.v1.Containers.Kill:output_type -> longshore.v1.KillResponse
+	49, // 106: longshore.v1.Containers.Rename:output_type -> longshore.v1.RenameResponse
+	51, // 107: longshore.v1.Containers.Update:output_type -> longshore.v1.UpdateResponse
+	53, // 108: longshore.v1.Containers.Pause:output_type -> longshore.v1.PauseResponse
+	55, // 109: longshore.v1.Containers.Resume:output_type -> longshore.v1.ResumeResponse
+	57, // 110: longshore.v1.Containers.Remove:output_type -> longshore.v1.RemoveResponse
+	59, // 111: longshore.v1.Containers.Wait:output_type -> longshore.v1.WaitResponse
+	62, // 112: longshore.v1.Containers.Exec:output_type -> longshore.v1.Output
+	62, // 113: longshore.v1.Containers.Attach:output_type -> longshore.v1.Output
+	27, // 114: longshore.v1.Containers.CopyOut:output_type -> longshore.v1.CopyOutResponse
+	30, // 115: longshore.v1.Containers.CopyIn:output_type -> longshore.v1.CopyInResponse
+	69, // 116: longshore.v1.Containers.Logs:output_type -> longshore.v1.LogsResponse
+	71, // 117: longshore.v1.Containers.Stats:output_type -> longshore.v1.StatsResponse
+	74, // 118: longshore.v1.Containers.Top:output_type -> longshore.v1.TopResponse
+	21, // 119: longshore.v1.Containers.Diff:output_type -> longshore.v1.DiffResponse
+	24, // 120: longshore.v1.Containers.Commit:output_type -> longshore.v1.CommitResponse
+	97, // [97:121] is the sub-list for method output_type
+	73, // [73:97] is the sub-list for method input_type
+	73, // [73:73] is the sub-list for extension type_name
+	73, // [73:73] is the sub-list for extension extendee
+	0,  // [0:73] is the sub-list for field type_name
 }
 
 func init() { file_longshore_v1_container_proto_init() }
@@ -6606,39 +6721,39 @@ func file_longshore_v1_container_proto_init() {
 	file_longshore_v1_network_proto_init()
 	file_longshore_v1_container_proto_msgTypes[1].OneofWrappers = []any{}
 	file_longshore_v1_container_proto_msgTypes[17].OneofWrappers = []any{}
-	file_longshore_v1_container_proto_msgTypes[36].OneofWrappers = []any{
+	file_longshore_v1_container_proto_msgTypes[37].OneofWrappers = []any{
 		(*CreateResponse_Pull)(nil),
 		(*CreateResponse_Created)(nil),
 	}
-	file_longshore_v1_container_proto_msgTypes[59].OneofWrappers = []any{
+	file_longshore_v1_container_proto_msgTypes[60].OneofWrappers = []any{
 		(*ExecRequest_Start)(nil),
 		(*ExecRequest_Input)(nil),
 	}
-	file_longshore_v1_container_proto_msgTypes[60].OneofWrappers = []any{
+	file_longshore_v1_container_proto_msgTypes[61].OneofWrappers = []any{
 		(*Input_Stdin)(nil),
 		(*Input_StdinClosed)(nil),
 		(*Input_Resize)(nil),
 		(*Input_Signal)(nil),
 	}
-	file_longshore_v1_container_proto_msgTypes[61].OneofWrappers = []any{
+	file_longshore_v1_container_proto_msgTypes[62].OneofWrappers = []any{
 		(*Output_Started)(nil),
 		(*Output_Stdout)(nil),
 		(*Output_Stderr)(nil),
 		(*Output_Exited)(nil),
 	}
-	file_longshore_v1_container_proto_msgTypes[65].OneofWrappers = []any{
+	file_longshore_v1_container_proto_msgTypes[66].OneofWrappers = []any{
 		(*AttachRequest_Start)(nil),
 		(*AttachRequest_Input)(nil),
 	}
-	file_longshore_v1_container_proto_msgTypes[67].OneofWrappers = []any{}
-	file_longshore_v1_container_proto_msgTypes[71].OneofWrappers = []any{}
+	file_longshore_v1_container_proto_msgTypes[68].OneofWrappers = []any{}
+	file_longshore_v1_container_proto_msgTypes[72].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_longshore_v1_container_proto_rawDesc), len(file_longshore_v1_container_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   82,
+			NumMessages:   83,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -36,6 +36,7 @@ type Image struct {
 	Pinned        bool                   `protobuf:"varint,10,opt,name=pinned,proto3" json:"pinned,omitempty"`
 	Platform      string                 `protobuf:"bytes,11,opt,name=platform,proto3" json:"platform,omitempty"`
 	Labels        map[string]string      `protobuf:"bytes,12,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // of the image's config
+	Artifact      string                 `protobuf:"bytes,13,opt,name=artifact,proto3" json:"artifact,omitempty"`                                                                       // the type of an OCI artifact; "": an image
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -152,6 +153,13 @@ func (x *Image) GetLabels() map[string]string {
 		return x.Labels
 	}
 	return nil
+}
+
+func (x *Image) GetArtifact() string {
+	if x != nil {
+		return x.Artifact
+	}
+	return ""
 }
 
 type ListImagesRequest struct {
@@ -1193,7 +1201,7 @@ var File_longshore_v1_image_proto protoreflect.FileDescriptor
 
 const file_longshore_v1_image_proto_rawDesc = "" +
 	"\n" +
-	"\x18longshore/v1/image.proto\x12\flongshore.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1clongshore/v1/container.proto\"\xcd\x03\n" +
+	"\x18longshore/v1/image.proto\x12\flongshore.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1clongshore/v1/container.proto\"\xe9\x03\n" +
 	"\x05Image\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05owner\x18\x02 \x01(\tR\x05owner\x12\x16\n" +
@@ -1208,7 +1216,8 @@ const file_longshore_v1_image_proto_rawDesc = "" +
 	"\x06pinned\x18\n" +
 	" \x01(\bR\x06pinned\x12\x1a\n" +
 	"\bplatform\x18\v \x01(\tR\bplatform\x127\n" +
-	"\x06labels\x18\f \x03(\v2\x1f.longshore.v1.Image.LabelsEntryR\x06labels\x1a9\n" +
+	"\x06labels\x18\f \x03(\v2\x1f.longshore.v1.Image.LabelsEntryR\x06labels\x12\x1a\n" +
+	"\bartifact\x18\r \x01(\tR\bartifact\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\")\n" +

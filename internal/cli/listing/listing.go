@@ -94,7 +94,7 @@ func Images(img *longshorev1.Image, full bool) []present.Row {
 		rows = append(rows, present.Row{
 			"Containers": notKnown, "SharedSize": notKnown, "UniqueSize": notKnown, "VirtualSize": size,
 			"ID": id, "Repository": repository, "Tag": tag, "Digest": img.GetDigest(), "Size": size, "Name": n, "Owner": img.GetOwner(),
-			"CreatedSince": base.Ago(img.GetCreated()), "CreatedAt": img.GetCreated().AsTime().Local().Format(rowTime), "Platform": img.GetPlatform(),
+			"CreatedSince": base.Ago(img.GetCreated()), "CreatedAt": img.GetCreated().AsTime().Local().Format(rowTime), "Platform": img.GetPlatform(), "Artifact": img.GetArtifact(),
 		})
 	}
 	return rows

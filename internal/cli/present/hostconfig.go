@@ -74,7 +74,9 @@ func askedMounts(asked []object) (list []dockertypes.Mount) {
 		if p := m.text("propagation"); p != "" {
 			mount.BindOptions = &dockertypes.BindOptions{Propagation: p}
 		}
-		if m.boolean("no_copy") || m.text("sub_path") != "" {
+		if sub := m.text("sub_path"); sub != "" && mount.Type == "image" {
+			mount.ImageOptions = &dockertypes.ImageOptions{Subpath: sub}
+		} else if m.boolean("no_copy") || m.text("sub_path") != "" {
 			mount.VolumeOptions = &dockertypes.VolumeOptions{NoCopy: m.boolean("no_copy"), Subpath: m.text("sub_path")}
 		}
 		list = append(list, mount)
@@ -92,7 +94,7 @@ func hasQuota(cpu object) bool {
 // binds returns the mounts of directories and of named volumes in the form of -v.
 func binds(mounted []mountPoint) (list []string) {
 	for _, m := range mounted {
-		if m.anonymous || m.Type == "tmpfs" {
+		if m.anonymous || m.Type == "tmpfs" || m.Type == "image" {
 			continue
 		}
 		bind := m.Source + ":" + m.Destination

@@ -161,6 +161,8 @@ func mounts(o object) (list []mountPoint) {
 			if shown.anonymous = volume.text("labels", anonymousLabel) != ""; shown.anonymous {
 				shown.Mode = ""
 			}
+		case strings.HasPrefix(shown.Source, o.text("bundle")+"/images/"):
+			shown.Type, shown.Name, shown.Source = "image", imageMounted(o, shown.Destination), ""
 		case isStandardMount(shown.Destination), inMemory.has(shown.Destination):
 			continue
 		case slices.Contains(shown.options, "bind") || slices.Contains(shown.options, "rbind"):
@@ -181,6 +183,17 @@ func mounts(o object) (list []mountPoint) {
 		list = append(list, shown)
 	}
 	return list
+}
+
+// imageMounted returns the name of the image or artifact that is mounted at target or above it, as the request has it.
+func imageMounted(o object, target string) string {
+	for _, m := range o.objects("shown", "mounts") {
+		at := path.Clean(m.text("target"))
+		if kind := m.text("type"); (kind == "image" || kind == "artifact") && (target == at || strings.HasPrefix(target, at+"/")) {
+			return m.text("source")
+		}
+	}
+	return ""
 }
 
 // anonymousLabel marks a volume that was made for one container (core.AnonymousLabel).

@@ -243,7 +243,7 @@ func headers(own Headers) Row {
 	r := Row{headerMember: true}
 	for _, name := range []string{
 		"Names", "Image", "Command", "Status", "State", "Ports", "Size", "Labels", "Networks", "Mounts", "Owner", "Digest", "Name", "Driver", "Mountpoint", "Scope",
-		"Repository", "Tag", "Pid", "Container", "ID", "Comment", "PIDs", "Platform", "Internal", "IPv4", "IPv6", "Availability", "Links", "Group", "Containers", "Type", "Active", "Reclaimable",
+		"Repository", "Tag", "Pid", "Container", "ID", "Comment", "PIDs", "Platform", "Artifact", "Internal", "IPv4", "IPv6", "Availability", "Links", "Group", "Containers", "Type", "Active", "Reclaimable",
 	} {
 		r[name] = strings.ToUpper(name)
 	}

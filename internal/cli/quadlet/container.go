@@ -78,7 +78,7 @@ func containerKeys() []Key {
 		{c, "LogOpt", Differs, "`max-size` and `max-file` of the agent's log; others are refused", each("log-opt")},
 		{c, "Mask", Refused, "further paths cannot be masked", never},
 		{c, "Memory", Works, "", one("memory")},
-		{c, "Mount", Differs, "types bind, volume and tmpfs", mountKey},
+		{c, "Mount", Differs, "types bind, volume, tmpfs, image and artifact", mountKey},
 		{c, "Network", Differs, "`ns:`, `slirp4netns` and `pasta` are refused", networkKey},
 		{c, "NetworkAlias", Works, "", each("network-alias")},
 		{c, "NoNewPrivileges", Differs, "true by default, as in longshore run; write false where the program needs su, sudo or the like", noNewPrivileges},

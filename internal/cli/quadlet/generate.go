@@ -62,7 +62,7 @@ var refusedKinds = map[string]string{
 	"pod":      "there are no pods on the command line: put the containers on one .network, where they find each other by name",
 	"image":    "containers pull their images when they start: name the image in the .container file",
 	"build":    "Longshore builds no images: build them elsewhere and name the image in the .container file",
-	"artifact": "Longshore does not store OCI artifacts",
+	"artifact": "containers pull their artifacts when they start: name the artifact in Mount=type=artifact of the .container file",
 }
 
 // source is a parsed file with its drop-ins.

@@ -67,8 +67,8 @@ func mountKey(b *build, list []unitfile.Entry) error {
 				kind = value
 			}
 		}
-		if kind != "bind" && kind != "volume" && kind != "tmpfs" {
-			return e.Errorf("Mount=%s is refused: type %s is none of bind, volume, tmpfs", e.Value, kind)
+		if !slices.Contains([]string{"bind", "volume", "tmpfs", "image", "artifact"}, kind) {
+			return e.Errorf("Mount=%s is refused: type %s is none of bind, volume, tmpfs, image, artifact", e.Value, kind)
 		}
 		for i, f := range fields {
 			name, value, _ := strings.Cut(f, "=")
@@ -79,6 +79,10 @@ func mountKey(b *build, list []unitfile.Entry) error {
 			case kind == volume && strings.HasSuffix(value, ".volume"):
 				if value, err = b.refer(e, value); err != nil {
 					return err
+				}
+			case kind == "image" || kind == "artifact":
+				if ext := path.Ext(value); ext == ".image" || ext == ".build" || ext == ".artifact" {
+					return e.Errorf("Mount=%s is refused: name the %s itself, files of the kind %s are refused", e.Value, kind, ext)
 				}
 			case kind == "bind":
 				value = b.absolute(value)

@@ -2,7 +2,6 @@ package runflags
 
 import (
 	"cmp"
-	"encoding/csv"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -319,11 +318,10 @@ func storage(l *argList, r *longshorev1.CreateRequest) {
 		if m.GetNoCopy() {
 			fields = append(fields, "volume-nocopy")
 		}
-		var text strings.Builder
-		w := csv.NewWriter(&text)
-		_ = w.Write(fields) // a strings.Builder takes everything
-		w.Flush()
-		l.text("mount", strings.TrimSuffix(text.String(), "\n"))
+		l.text("mount", mountText(fields))
+	}
+	for _, m := range r.GetImages() {
+		l.text("mount", mountText(imageMountFields(m)))
 	}
 	for _, t := range r.GetTmpfs() {
 		value := t.GetTarget()

@@ -47,6 +47,7 @@ func TestArgsRepeatARequest(t *testing.T) {
 		"--no-healthcheck --log-driver none --log-opt max-size=1m --log-opt max-file=2 --runtime crun --platform linux/arm64 --entrypoint= x y",
 		"--entrypoint /bin/sh x -c ok",
 		"--systemd always x",
+		"--mount type=image,source=a:1,target=/a,image-subpath=b/c --mount type=artifact,src=m,dst=/m,title=t,name=n --mount type=artifact,src=m,dst=/n,digest=sha256:1,rw=false x",
 		"--systemd=false x",
 	} {
 		req := requestOf(t, strings.Fields(line))

@@ -1,7 +1,6 @@
 package runflags
 
 import (
-	"encoding/csv"
 	"errors"
 	"fmt"
 	"os"
@@ -31,7 +30,7 @@ type moreFlags struct {
 func (f *moreFlags) define(fl *pflag.FlagSet, r *longshorev1.CreateRequest) {
 	fl.StringArrayVar(&f.envFile, "env-file", nil, "file with environment variables, one NAME=value or NAME in a line")
 	fl.StringArrayVar(&f.labelFile, "label-file", nil, "file with labels, one NAME=value in a line")
-	fl.StringArrayVar(&f.mount, "mount", nil, "mount, type=bind|volume|tmpfs,source=…,target=…[,readonly]")
+	fl.StringArrayVar(&f.mount, "mount", nil, "mount, type=bind|volume|tmpfs|image|artifact,source=…,target=…[,readonly]")
 	fl.StringArrayVar(&f.tmpfs, "tmpfs", nil, "file system in memory, /path[:size=64m,mode=755,exec,…]")
 	fl.StringArrayVar(&r.Ulimits, "ulimit", nil, "limit of each process, NAME=SOFT[:HARD], such as nofile=1024:4096")
 	fl.StringArrayVar(&r.Devices, "device", nil, "device, /dev/x[:/dev/y][:rwm], or a name of the Container Device Interface, vendor.com/class=name")
@@ -236,73 +235,6 @@ func (f *Create) CheckIDFile() error {
 	if _, err := os.Lstat(f.more.cidfile); err == nil {
 		return fmt.Errorf("--cidfile %s: the file exists and may have another container's ID: remove it or name another file", f.more.cidfile)
 	}
-	return nil
-}
-
-// addMount parses TYPE, SOURCE, TARGET and options of a --mount.
-func addMount(r *longshorev1.CreateRequest, s string) error {
-	fields, err := csv.NewReader(strings.NewReader(s)).Read()
-	if err != nil {
-		return err
-	}
-	kind, m, t := "volume", &longshorev1.Mount{ByMount: true}, &longshorev1.Tmpfs{}
-	for _, f := range fields {
-		name, value, has := strings.Cut(f, "=")
-		on := !has || value == "true" || value == "1"
-		switch strings.ToLower(name) {
-		case "type":
-			kind = value
-		case "source", "src":
-			m.Source = value
-		case "target", "destination", "dst":
-			m.Target, t.Target = value, value
-		case "readonly", "ro":
-			m.ReadOnly = on
-		case "bind-propagation":
-			m.Propagation = value
-		case "volume-nocopy":
-			m.NoCopy = on
-		case "volume-subpath":
-			m.SubPath = value
-		case "tmpfs-size":
-			n, err := typed.Bytes(value)
-			if err != nil {
-				return err
-			}
-			t.Options = append(t.Options, "size="+strconv.FormatUint(n, 10))
-		case "tmpfs-mode":
-			t.Options = append(t.Options, "mode="+value)
-		case "consistency":
-		default:
-			return fmt.Errorf("%q is none of type, source, target, readonly, bind-propagation, volume-nocopy, volume-subpath, tmpfs-size, tmpfs-mode", name)
-		}
-	}
-	if m.GetTarget() == "" {
-		return errors.New("a target is needed")
-	}
-	switch kind {
-	case "tmpfs":
-		if m.GetSource() != "" {
-			return errors.New("a tmpfs has no source")
-		}
-		if m.GetReadOnly() {
-			t.Options = append(t.Options, "ro")
-		}
-		r.Tmpfs = append(r.Tmpfs, t)
-		return nil
-	case "bind":
-		if !strings.HasPrefix(m.GetSource(), "/") {
-			return fmt.Errorf("the source %q is not an absolute path", m.GetSource())
-		}
-	case "volume":
-		if strings.HasPrefix(m.GetSource(), "/") {
-			return fmt.Errorf("the source %q is a path: use type=bind", m.GetSource())
-		}
-		m.Anonymous = m.GetSource() == ""
-	default:
-		return fmt.Errorf("type %q is none of bind, volume, tmpfs", kind)
-	}
-	r.Mounts = append(r.Mounts, m)
 	return nil
 }
 

@@ -142,6 +142,7 @@ func Image(owner core.Owner, img core.Image) *longshorev1.Image {
 	out := &longshorev1.Image{
 		Id: img.ID.String(), Owner: string(owner), Digest: img.Digest.String(), Names: img.Names, Digests: img.Digests,
 		SizeBytes: img.Size, UnpackedBytes: img.Unpacked, Pulled: Time(img.Pulled), Pinned: img.Pinned, Labels: img.Config.Config.Labels,
+		Artifact: img.Artifact,
 	}
 	if img.Config.Created != nil {
 		out.Created = Time(*img.Config.Created)

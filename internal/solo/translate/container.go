@@ -21,7 +21,8 @@ import (
 
 // Container returns the configuration of the container for a request, without its Data and its sinks. It checks everything
 // that does not need the container's root.
-func Container(req *longshorev1.CreateRequest, key core.Key, img core.Image) (core.ContainerConfig, error) {
+// images are those that the request mounts, in its order.
+func Container(req *longshorev1.CreateRequest, key core.Key, img core.Image, images []core.Image) (core.ContainerConfig, error) {
 	cdi, err := cdiNames(req)
 	if err != nil {
 		return core.ContainerConfig{}, err
@@ -35,7 +36,11 @@ func Container(req *longshorev1.CreateRequest, key core.Key, img core.Image) (co
 	if systemd {
 		memory = systemdMounts(targets(req, volumes))
 	}
-	spec, err := specFunc(req, systemd, memory)
+	mounted, err := imageMounts(req, images)
+	if err != nil {
+		return core.ContainerConfig{}, err
+	}
+	spec, err := specFunc(req, systemd, memory, images)
 	if err != nil {
 		return core.ContainerConfig{}, err
 	}
@@ -48,6 +53,7 @@ func Container(req *longshorev1.CreateRequest, key core.Key, img core.Image) (co
 		Key:     key, Labels: req.GetLabels(),
 		Root:    core.Root{Image: img.ID, ReadOnly: req.GetReadOnly()},
 		Volumes: volumes,
+		Images:  mounted,
 		CDI:     cdi,
 		Spec:    spec,
 		IO:      core.IO{TTY: req.GetTty(), Size: Size(req.GetSize()), Stdin: stdinMode(req), Hold: req.GetHold()},
@@ -108,6 +114,9 @@ func declared(img core.Image, req *longshorev1.CreateRequest) (list []*longshore
 	}
 	for _, t := range req.GetTmpfs() {
 		taken[path.Clean(t.GetTarget())] = true
+	}
+	for _, m := range req.GetImages() {
+		taken[path.Clean(m.GetTarget())] = true
 	}
 	for _, target := range ocispec.Volumes(&img.Config.Config) {
 		if !taken[target] {

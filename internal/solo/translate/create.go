@@ -101,6 +101,11 @@ func checkMounts(req *longshorev1.CreateRequest) error {
 			return err
 		}
 	}
+	for _, m := range req.GetImages() {
+		if err := errors.Join(checkTarget(m.GetTarget()), checkImageMount(m)); err != nil {
+			return err
+		}
+	}
 	for _, m := range req.GetMounts() {
 		if err := checkTarget(m.GetTarget()); err != nil {
 			return err

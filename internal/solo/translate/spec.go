@@ -92,7 +92,7 @@ func memoryMounts(req *longshorev1.CreateRequest) (list []specs.Mount, err error
 
 // specFunc returns the function that makes the container's spec, for systemd with further file systems in memory. It
 // checks everything that does not need the container's root before it returns.
-func specFunc(req *longshorev1.CreateRequest, systemd bool, memory []specs.Mount) (core.SpecFunc, error) {
+func specFunc(req *longshorev1.CreateRequest, systemd bool, memory []specs.Mount, images []core.Image) (core.SpecFunc, error) {
 	base := ocispec.New()
 	caps, err := ocispec.Capabilities(ocispec.DefaultCapabilities(), req.GetCapAdd(), req.GetCapDrop())
 	if err != nil {
@@ -120,6 +120,13 @@ func specFunc(req *longshorev1.CreateRequest, systemd bool, memory []specs.Mount
 			env = systemdEnv(r.Image, r.ID)
 		}
 		s, err := finishSpec(req, env, base, r)
+		if err != nil || len(req.GetImages()) == 0 {
+			return s, nil, err
+		}
+		binds, err := imageBinds(req, images, r.Images, r.FS)
+		if err == nil {
+			ocispec.AddBeforeInner(s, binds)
+		}
 		return s, nil, err
 	}, nil
 }

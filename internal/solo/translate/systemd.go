@@ -111,6 +111,9 @@ func targets(req *longshorev1.CreateRequest, volumes []core.VolumeMount) (list [
 	for _, m := range req.GetMounts() {
 		list = append(list, path.Clean(m.GetTarget()))
 	}
+	for _, m := range req.GetImages() {
+		list = append(list, path.Clean(m.GetTarget()))
+	}
 	for _, v := range volumes {
 		list = append(list, path.Clean(v.Target))
 	}

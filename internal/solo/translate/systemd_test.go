@@ -43,7 +43,7 @@ func TestWhichCommandsAreSystemd(t *testing.T) {
 		if err != nil || got != c.want {
 			t.Errorf("%q %q: %v, %v", c.value, c.command, got, err)
 		}
-		cfg, err := Container(&longshorev1.CreateRequest{Systemd: c.value, Image: "x", Command: c.command}, "c", core.Image{})
+		cfg, err := Container(&longshorev1.CreateRequest{Systemd: c.value, Image: "x", Command: c.command}, "c", core.Image{}, nil)
 		if err != nil || cfg.Delegate != c.want || (cfg.Stop.Signal == "SIGRTMIN+3") != c.want {
 			t.Errorf("%q %q: %+v, %v", c.value, c.command, cfg.Stop, err)
 		}
@@ -56,7 +56,7 @@ func TestTheStopSignalOfSystemd(t *testing.T) {
 		{"", "", "SIGRTMIN+3"}, {"37", "", "37"}, {"", "SIGTERM", ""}, {"RTMIN+4", "SIGTERM", "RTMIN+4"},
 	} {
 		img := imageWith(imagespec.ImageConfig{Cmd: []string{"/sbin/init"}, StopSignal: c.image})
-		cfg, err := Container(&longshorev1.CreateRequest{Image: "x", StopSignal: c.asked}, "c", img)
+		cfg, err := Container(&longshorev1.CreateRequest{Image: "x", StopSignal: c.asked}, "c", img, nil)
 		if err != nil || cfg.Stop.Signal != c.want {
 			t.Errorf("%+v: %q, %v", c, cfg.Stop.Signal, err)
 		}

@@ -175,8 +175,14 @@ func (t *serviceTranslator) mounts() {
 				tmpfs.Options = append(tmpfs.Options, "ro")
 			}
 			t.r.Tmpfs = append(t.r.Tmpfs, tmpfs)
+		case types.VolumeTypeImage:
+			img := &longshorev1.ImageMount{Image: v.Source, Target: v.Target}
+			if v.Image != nil {
+				img.SubPath = v.Image.SubPath
+			}
+			t.r.Images = append(t.r.Images, img)
 		default:
-			t.refuse(fmt.Sprintf("the type %q is none of bind, volume and tmpfs", v.Type), "volumes", strconv.Itoa(i), "type")
+			t.refuse(fmt.Sprintf("the type %q is none of bind, volume, tmpfs and image", v.Type), "volumes", strconv.Itoa(i), "type")
 		}
 	}
 	for _, text := range t.s.Tmpfs {
@@ -328,7 +334,8 @@ func (t *serviceTranslator) verify() {
 	_, err := translate.Sandbox(r)
 	err = errors.Join(err, translate.Check(r))
 	if err == nil {
-		_, err = translate.Container(r, core.Key(r.GetName()), core.Image{})
+		r.Images = nil // the agent finds them
+		_, err = translate.Container(r, core.Key(r.GetName()), core.Image{}, nil)
 	}
 	if err != nil {
 		t.refuse(err.Error())
