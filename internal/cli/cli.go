@@ -127,7 +127,7 @@ func groups() []group {
 			newRun, newCreate, newPs, newSandboxes, newLogs, newExec, newAttach, newCp, newDiff, newCommit, newInspect, newWhy, newStart, newStop, newRestart, newKill, newPause, newResume, newRename, newUpdate, newRm, newWait, newStats, newTop,
 			newPort, newUp, onNode(compose.NewDown), onNode(service.NewUnit), newContainerGroup,
 		}},
-		{"images", "Images, volumes and networks:", []func(*app) *cobra.Command{newImages, newPull, newPush, newLogin, newLogout, newTag, newRmi, newImport, newLoad, newExport, newHistory, newPrune, newVolume, newNetwork, newImageGroup}},
+		{"images", "Images, volumes and networks:", []func(*app) *cobra.Command{newImages, newPull, newPush, newLogin, newLogout, newTag, newRmi, newImport, newLoad, newExport, newHistory, newPrune, newVolume, newNetwork, newImageGroup, newArtifactGroup}},
 		{"node", "The node:", []func(*app) *cobra.Command{onNode(node.NewInfo), newSystem, newEvents, onNode(node.NewDoctor), onNode(node.NewCheck), onNode(node.NewConfig), onNode(node.NewSwarm), onNode(node.NewGrants), onNode(node.NewOCI), onNode(node.NewVersion), newMan, onNode(node.NewDebug)}},
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/longshore/longshore/internal/cli/artifact"
 	"github.com/longshore/longshore/internal/cli/base"
 	"github.com/longshore/longshore/internal/cli/foreign"
 	"github.com/longshore/longshore/internal/cli/present"
@@ -34,6 +35,24 @@ func newImageGroup(a *app) *cobra.Command {
 		ls, newPull(a), newPush(a), newTag(a), rm, newImport(a), newLoad(a), newExport(a), newHistory(a),
 		inspectOf(a, "image", "IMAGE...", "Show everything about images as JSON", "an image"),
 		pruneOf(a, pruning{images: true}, "Remove images without a name that no container uses"))
+}
+
+func newArtifactGroup(a *app) *cobra.Command {
+	ls, rm := newImages(a), newRmi(a)
+	ls.Use, ls.Aliases, ls.Short, ls.Long = "ls [NAME]", []string{"list"}, "List the artifacts of every owner", ""
+	run := ls.RunE
+	ls.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := cmd.Flags().Set("filter", "type=artifact"); err != nil {
+			return err
+		}
+		return run(cmd, args)
+	}
+	rm.Use, rm.Aliases, rm.Short = "rm ARTIFACT...", []string{"remove"}, "Remove artifact names, or with an ID all names of the artifact"
+	pull, push := newPull(a), newPush(a)
+	pull.Use, pull.Short = "pull ARTIFACT", "Fetch an artifact from its registry"
+	push.Short = "Send an artifact to a registry"
+	return base.GroupOf("artifact", "Manage OCI artifacts, with the command names of podman", artifact.NewAdd(a.App), artifact.NewExtract(a.App),
+		inspectOf(a, "image", "ARTIFACT...", "Show everything about artifacts as JSON", "an artifact"), ls, pull, push, rm)
 }
 
 // flagError explains the error about an unknown flag: why Longshore lacks a flag of another tool, or the name of a similar

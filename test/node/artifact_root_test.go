@@ -2,6 +2,7 @@ package node
 
 import (
 	"encoding/json"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -116,6 +117,32 @@ func TestArtifactsOfTheCommandLine(t *testing.T) {
 		if err := json.Unmarshal([]byte(r.cli("inspect", r.many)), &doc); err != nil || len(doc) != 1 || doc[0].Record.Artifact != "application/vnd.example.many" || len(doc[0].Record.Files) != 3 {
 			t.Errorf("%+v, %v", doc, err)
 		}
+		r.cli("rmi", r.many)
+
+		// An artifact that is made here goes to a registry and comes back.
+		dir := t.TempDir()
+		for name, body := range map[string]string{"x.txt": "x\n", "y.json": "{}\n"} {
+			if err := os.WriteFile(filepath.Join(dir, name), []byte(body), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		made := reg.Host + "/team/made:v1"
+		id := r.cli("artifact", "add", "--type", "application/vnd.example.made", made, filepath.Join(dir, "x.txt"), filepath.Join(dir, "y.json"))
+		r.refused("use --replace", "artifact", "add", made, filepath.Join(dir, "x.txt"))
+		r.cli("artifact", "push", made)
+		r.cli("artifact", "rm", made)
+		if got := r.cli("artifact", "pull", "-q", made); got != id {
+			t.Errorf("pulled %s, made %s", got, id)
+		}
+		if got := r.cli("artifact", "ls", "--format", "{{.Name}} {{.Artifact}}"); got != made+" application/vnd.example.made" {
+			t.Errorf("%q", got)
+		}
+		r.shows("type=artifact,src="+made+",dst=/m", "cat /m/x.txt /m/y.json", "x\n{}")
+		r.cli("artifact", "extract", "--title", "x.txt", made, filepath.Join(dir, "out"))
+		if got, err := os.ReadFile(filepath.Join(dir, "out")); err != nil || string(got) != "x\n" {
+			t.Errorf("%q, %v", got, err)
+		}
+		r.refused("is an image and no artifact", "artifact", "extract", r.image, dir)
 		r.cli("prune", "-a")
 		if left := r.cli("images", "-q"); left != "" {
 			t.Errorf("images are left: %s", left)

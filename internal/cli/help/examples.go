@@ -13,8 +13,17 @@ func exampleOf() map[string]string {
 	return map[string]string{
 		"": "longshore run --rm -it busybox sh\nlongshore ps -a\nlongshore logs -f web",
 
-		"run":       "longshore run --rm -it busybox sh\nlongshore run -d --name web -p 8080:80 -v site:/usr/share/nginx/html nginx\nlongshore run --rm -m 256m --cpus 0.5 -e MODE=test alpine env",
-		"create":    "longshore create --name job -v data:/data alpine tar -cf /data/x.tar /etc\nlongshore start -a job",
+		"run":              "longshore run --rm -it busybox sh\nlongshore run -d --name web -p 8080:80 -v site:/usr/share/nginx/html nginx\nlongshore run --rm -m 256m --cpus 0.5 -e MODE=test alpine env",
+		"create":           "longshore create --name job -v data:/data alpine tar -cf /data/x.tar /etc\nlongshore start -a job",
+		"artifact":         "longshore artifact add localhost/model:v1 model.gguf\nlongshore artifact ls",
+		"artifact add":     "longshore artifact add registry.example/models/small:v1 model.gguf config.json",
+		"artifact extract": "longshore artifact extract --title model.gguf registry.example/models/small:v1 ./model.gguf",
+		"artifact inspect": "longshore artifact inspect -f '{{json .Record.files}}' registry.example/models/small:v1",
+		"artifact ls":      "longshore artifact ls",
+		"artifact pull":    "longshore artifact pull registry.example/models/small:v1",
+		"artifact push":    "longshore artifact push registry.example/models/small:v1",
+		"artifact rm":      "longshore artifact rm registry.example/models/small:v1",
+
 		"up":        "longshore up -d\nlongshore up -f compose.yaml -f production.yaml -d --wait\nlongshore up -d --scale web=3",
 		"down":      "longshore down\nlongshore down -f compose.yaml -v --remove-orphans",
 		"ps":        "longshore ps -f compose.yaml\nlongshore ps -a\nlongshore ps --filter status=exited --format '{{.Names}} {{.ExitCode}}'\nlongshore ps -q --filter label=tier=web",
