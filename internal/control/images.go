@@ -229,13 +229,13 @@ func (s *imageServer) RemoveImage(ctx context.Context, req *longshorev1.RemoveIm
 			return nil, err
 		}
 		if c, ok := used[img.ID]; ok {
-			return nil, fmt.Errorf("remove image %q: container %s was made from it, use --force: %w", req.GetName(), c.Key, errdefs.ErrFailedPrecondition)
+			return nil, fmt.Errorf("remove image %q: container %s uses it, use --force: %w", req.GetName(), c.Key, errdefs.ErrFailedPrecondition)
 		}
 	}
 	return &longshorev1.RemoveImageResponse{}, s.srv.own.Images.Remove(ctx, req.GetName())
 }
 
-// usedImages maps the ID of each image in use to one of our containers made from it.
+// usedImages maps the ID of each image in use to one of our containers that was made from it or mounts it.
 func (s *Server) usedImages(ctx context.Context) (map[digest.Digest]core.Container, error) {
 	list, err := s.own.Containers(ctx, core.Filter{})
 	if err != nil {
@@ -245,6 +245,9 @@ func (s *Server) usedImages(ctx context.Context) (map[digest.Digest]core.Contain
 	for _, c := range list {
 		if c.Image != "" {
 			used[c.Image] = c
+		}
+		for _, m := range c.Config.Images {
+			used[m.Image] = c
 		}
 	}
 	return used, nil

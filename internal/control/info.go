@@ -72,6 +72,9 @@ func (s *nodeServer) DiskUsage(ctx context.Context, _ *longshorev1.DiskUsageRequ
 	usedImage, usedVolume := map[string]bool{}, map[[2]string]bool{}
 	for _, c := range containers {
 		usedImage[c.Image.String()] = true
+		for _, m := range c.Config.Images {
+			usedImage[m.Image.String()] = true
+		}
 		for _, v := range c.Config.Volumes {
 			usedVolume[[2]string{string(c.Owner), v.Name}] = true
 		}

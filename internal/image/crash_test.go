@@ -28,7 +28,8 @@ func pullUntilKilled(dir, ref string) int {
 		return 1
 	}
 	step := func(what string) { _, _ = os.Stdout.WriteString(what + "\n") }
-	ctx := context.Background() //nolint:usetesting // not in a test, but in a process of its own
+	ctx := context.Background()                   //nolint:usetesting // not in a test, but in a process of its own
+	readOnly := strings.Contains(ref, "artifact") // an artifact is a volume alone
 	for i := 0; ; i++ {
 		img, err := s.Pull(ctx, "cri", ref, core.PullOptions{Progress: func(p core.PullProgress) { step(p.Status) }})
 		if err != nil {
@@ -37,7 +38,7 @@ func pullUntilKilled(dir, ref string) int {
 		}
 		step("pulled")
 		id := core.ID(fmt.Sprintf("c%d", i))
-		if _, err := s.Checkout(ctx, core.CheckoutRequest{Container: id, Image: img.ID}); err != nil {
+		if _, err := s.Checkout(ctx, core.CheckoutRequest{Container: id, Image: img.ID, ReadOnly: readOnly}); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
@@ -58,21 +59,28 @@ func pullUntilKilled(dir, ref string) int {
 // TestKilledAgentLeavesAWholeStore kills the agent at random steps of a pull's life and checks the
 // next one's store.
 func TestKilledAgentLeavesAWholeStore(t *testing.T) {
-	reg := imagetest.NewRegistry(t)
-	b := layered(4, 200_000)
-	ref := reg.Push("team/app", "v1", b)
+	t.Run("image", func(t *testing.T) {
+		killedAgent(t, imagetest.NewRegistry(t).Push("team/app", "v1", layered(4, 200_000)), 4)
+	})
+	t.Run("artifact", func(t *testing.T) {
+		killedAgent(t, imagetest.NewRegistry(t).Push("team/artifact", "v1", model().Build()), 1)
+	})
+}
+
+func killedAgent(t *testing.T, ref string, layers int) {
+	t.Helper()
 	dir := t.TempDir()
 	killedAt := map[string]int{}
 	for round := range 12 {
 		killedAt[killAt(t, dir, ref, 1+rand.IntN(45))]++
 		s := open(t, dir)
-		checkStore(t, s, dir)
+		checkStore(t, s, dir, layers)
 		if round%3 == 2 { // and the store still works
 			img, err := s.Pull(t.Context(), "cri", ref, core.PullOptions{})
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := s.Checkout(t.Context(), core.CheckoutRequest{Container: "check", Image: img.ID}); err != nil {
+			if _, err := s.Checkout(t.Context(), core.CheckoutRequest{Container: "check", Image: img.ID, ReadOnly: img.Artifact != ""}); err != nil {
 				t.Error(err)
 			}
 			if err := s.Discard(t.Context(), "check"); err != nil {
@@ -113,7 +121,7 @@ func killAt(t *testing.T, dir, ref string, n int) string {
 }
 
 // checkStore looks for garbage and for missing content.
-func checkStore(t *testing.T, s *image.Store, dir string) {
+func checkStore(t *testing.T, s *image.Store, dir string, ofImage int) {
 	t.Helper()
 	ids, err := s.Checkouts(t.Context())
 	if err != nil {
@@ -124,7 +132,7 @@ func checkStore(t *testing.T, s *image.Store, dir string) {
 		t.Fatal(err)
 	}
 	for _, img := range list {
-		if _, err := s.Checkout(t.Context(), core.CheckoutRequest{Container: "whole", Image: img.ID}); err != nil {
+		if _, err := s.Checkout(t.Context(), core.CheckoutRequest{Container: "whole", Image: img.ID, ReadOnly: img.Artifact != ""}); err != nil {
 			t.Errorf("image %s is not whole: %v", img.ID, err)
 		}
 		if err := s.Discard(t.Context(), "whole"); err != nil {
@@ -143,7 +151,7 @@ func checkStore(t *testing.T, s *image.Store, dir string) {
 		t.Fatal(err)
 	}
 	layers, err := filepath.Glob(filepath.Join(dir, "l/*"))
-	if err != nil || (len(list) == 0 && len(layers) > 0) || (len(list) == 1 && len(layers) != 4) {
+	if err != nil || (len(list) == 0 && len(layers) > 0) || (len(list) == 1 && len(layers) != ofImage) {
 		t.Errorf("%d images with layers %v, %v", len(list), layers, err)
 	}
 }

@@ -54,6 +54,16 @@ func TestArtifactVolumes(t *testing.T) {
 			if ref := c.Status(t).GetMounts()[0].GetImage().GetImageRef(); ref != pulled.GetImageRef() {
 				t.Errorf("image ref %q", ref)
 			}
+			// kubelet mounts the ID of the pull, compares the status with the list of images to collect unused ones, and asks for the
+			// image of the status to show its digest.
+			byID := s.run(t, func(c *v1.ContainerConfig) {
+				c.Mounts = []*v1.Mount{{ContainerPath: "/model", Readonly: true, Image: &v1.ImageSpec{Image: pulled.GetImageRef(), UserSpecifiedImage: ref}}}
+			})
+			shown := byID.Status(t).GetMounts()[0].GetImage()
+			st, err = n.Images.ImageStatus(t.Context(), &v1.ImageStatusRequest{Image: shown})
+			if err != nil || shown.GetImage() != pulled.GetImageRef() || st.GetImage().GetId() != pulled.GetImageRef() {
+				t.Errorf("%v, %v, %v", shown, st, err)
+			}
 			n.Kill()
 			n.Up()
 			s.want(t, c, "cat /model/config.json", "hello")

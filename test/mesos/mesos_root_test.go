@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/longshore/longshore/internal/image/imagetest"
 	"github.com/longshore/longshore/internal/roottest"
 	"github.com/longshore/longshore/test/nodetest"
 )
@@ -35,7 +36,7 @@ func TestMesos(t *testing.T) {
 		ref := n.Busybox(t)
 		for name, test := range map[string]func(t *testing.T, c *client, ref string){
 			"standalone": standalone, "nested": nestedOnes, "sessions": sessions, "terminal": terminal, "host root": hostRoot, "restart": restart, "memory": memory,
-			"images as volumes": imageVolumes, "guide": guide, "granted": granted,
+			"images as volumes": imageVolumes, "artifacts": artifacts, "guide": guide, "granted": granted,
 		} {
 			t.Run(name, func(t *testing.T) {
 				c := newClient(t, n)
@@ -389,6 +390,24 @@ func imageVolumes(t *testing.T, c *client, ref string) {
 			t.Errorf("%s: %q, %q", name, got, c.file(name+"/stderr"))
 		}
 		c.is("REMOVE_CONTAINER", about(a), 200, "")
+	}
+}
+
+// artifacts: an OCI artifact is a volume, and no container's root.
+func artifacts(t *testing.T, c *client, ref string) {
+	model := imagetest.NewRegistry(t).Push("team/model", "v1", imagetest.Artifact{Type: "application/vnd.example", Files: []imagetest.ArtifactFile{
+		{Title: "a", Body: []byte("a\n")}, {Path: "d/b", Body: []byte("b\n")},
+	}}.Build())
+	a, info := id("a"), withImage(ref)
+	info["volumes"] = []object{{"mode": "RO", "container_path": "/model", "image": withImage(model)["mesos"].(object)["image"]}}
+	c.is("LAUNCH_CONTAINER", object{"container_id": a, "command": shell("cat /model/a /model/d/b; touch /model/x || echo cannot"), "container": info}, 200, "")
+	c.is("WAIT_CONTAINER", about(a), 200, `{"type":"WAIT_CONTAINER","wait_container":{"exit_status":0}}`)
+	if got := c.file("a/stdout"); got != "a\nb\ncannot\n" {
+		t.Errorf("%q, %q", got, c.file("a/stderr"))
+	}
+	c.is("REMOVE_CONTAINER", about(a), 200, "")
+	if code, text := c.call("LAUNCH_CONTAINER", object{"container_id": id("b"), "command": shell("true"), "container": withImage(model)}); code != 400 || !strings.Contains(text, "it is an artifact") {
+		t.Errorf("%d %s", code, text)
 	}
 }
 

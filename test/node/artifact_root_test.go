@@ -93,7 +93,11 @@ func TestArtifactsOfTheCommandLine(t *testing.T) {
 
 		// A container keeps its artifact over a restart, and inspect shows both.
 		r.cli("create", "--name", "kept", "--mount", "type=artifact,src="+r.one+",dst=/new", r.image, "cat", "/new")
-		r.cli("rmi", r.one)
+		if got := r.cli("system", "df", "--format", "{{.Type}} {{.Active}}"); !strings.HasPrefix(got, "Images 2\n") {
+			t.Errorf("%q", got)
+		}
+		r.refused("container kept uses it", "rmi", r.one)
+		r.cli("rmi", "-f", r.one)
 		for range 2 {
 			if got := r.cli("start", "-a", "kept"); got != "one" {
 				t.Errorf("%q", got)

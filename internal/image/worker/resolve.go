@@ -49,6 +49,9 @@ func (w *Worker) resolve(ctx context.Context, named reference.Named, job PullJob
 	if doc.Config.Digest == "" {
 		return Image{}, fmt.Errorf("manifest %s (%s) is not an image: %w", desc.Digest, desc.MediaType, errdefs.ErrInvalidArgument)
 	}
+	if doc.artifact() != "" {
+		return img, nil // its config says nothing about platforms
+	}
 	p, err := remotePlatform(ctx, repo, doc.Config)
 	if err != nil {
 		return Image{}, err
