@@ -1,11 +1,13 @@
 package artifact_test
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/containerd/errdefs"
@@ -228,6 +230,28 @@ func TestVerifyReadsAFileWithoutItsBlob(t *testing.T) {
 		t.Fatal(err)
 	}
 	if faults, err := s.Verify("l/1", files); err != nil || len(faults) != 1 {
+		t.Error(faults, err)
+	}
+}
+
+// TestBlobWithAllItsLinks: a blob that artifacts of others have as often as the filesystem allows is copied.
+func TestBlobWithAllItsLinks(t *testing.T) {
+	s, files := store(t, map[string]string{"one": "one"})
+	blob := filepath.Join(s.Root, s.Blob(files[0].Digest))
+	full := false
+	for i := 0; i < 70_000 && !full; i++ { // ext4 allows 65,000
+		full = errors.Is(os.Link(blob, filepath.Join(s.Root, "blobs", fmt.Sprint(i))), syscall.EMLINK)
+	}
+	if !full {
+		t.Skip("this filesystem allows more links")
+	}
+	if _, err := s.Link("l/1", files); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := os.ReadFile(filepath.Join(s.Root, "l/1/one")); err != nil || string(got) != "one" {
+		t.Errorf("%q, %v", got, err)
+	}
+	if faults, err := s.Verify("l/1", files); err != nil || faults != nil {
 		t.Error(faults, err)
 	}
 }
