@@ -3,11 +3,13 @@ package image_test
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/containerd/errdefs"
@@ -319,6 +321,44 @@ func TestPolicyAppliesToArtifacts(t *testing.T) {
 		if strings.Contains(r, "/blobs/") {
 			t.Errorf("fetched although the policy rejects it: %s", r)
 		}
+	}
+}
+
+// TestConcurrentPullsOfArtifacts: several owners pull one artifact, and another that shares its files, at the same time. Each shared blob
+// is fetched once.
+func TestConcurrentPullsOfArtifacts(t *testing.T) {
+	reg := imagetest.NewRegistry(t)
+	first, second := model(), model()
+	second.Files = second.Files[1:]
+	b := first.Build()
+	refs := []string{reg.Push("team/first", "v1", b), reg.Push("team/second", "v1", second.Build())}
+	for name, inProcess := range map[string]bool{"worker": false, "in process": true} {
+		t.Run(name, func(t *testing.T) {
+			reg.Requests()
+			s := openWith(t, image.Options{Root: t.TempDir(), Config: image.Default(), InProcess: inProcess})
+			var pulls sync.WaitGroup
+			for i := range 8 {
+				pulls.Go(func() {
+					opts := core.PullOptions{Username: fmt.Sprint(i), Host: reg.Host} // other credentials make another pull
+					if _, err := s.Pull(t.Context(), core.Owner(fmt.Sprint("owner", i)), refs[i%2], opts); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			pulls.Wait()
+			if found, err := s.Verify(t.Context()); err != nil || len(found) != 0 {
+				t.Errorf("%+v, %v", found, err)
+			}
+			fetched := 0
+			for _, r := range reg.Requests() {
+				if strings.Contains(r, b.Layers[1].Digest.Encoded()) {
+					fetched++
+				}
+			}
+			if fetched != 1 {
+				t.Errorf("the shared blob was fetched %d times", fetched)
+			}
+		})
 	}
 }
 

@@ -93,8 +93,13 @@ func nothingStored(t *testing.T, s *image.Store, dir string) {
 }
 
 func TestSignedImages(t *testing.T) {
+	t.Run("image", func(t *testing.T) { signedImages(t, layered(2, 1000)) })
+	t.Run("artifact", func(t *testing.T) { signedImages(t, model().Build()) })
+}
+
+func signedImages(t *testing.T, b imagetest.Built) {
+	t.Helper()
 	ours, theirs, program := imagetest.NewSigner(t), imagetest.NewSigner(t), verifier(t)
-	b := layered(2, 1000)
 	d := b.Manifest.Digest
 	referrer := ours.Bundle(d)
 	referrers := index(t, referrer)
