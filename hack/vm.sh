@@ -13,6 +13,7 @@
 # LONGSHORE_BIN         binaries to test, instead of those built from this tree
 # LONGSHORE_DOCKER_DIR  Debian's dockerd for test/e2e/swarm and swarmkit, as hack/dockerd.sh unpacks it
 # NOMAD                 Nomad's binary for test/e2e/nomad
+# KUBE_PROGRAMS         a directory with the programs of test/e2e/kubelet/run.sh and test/e2e/cluster/run.sh, for these tests
 # KUBELET               a kubelet for test/systemd, from k8s.io/kubernetes (test/e2e/kubelet builds one)
 # LONGSHORE_VM_RUN      a regular expression of test names, instead of those in *_root_test.go
 # LONGSHORE_VM_VERBOSE  1 shows all output, not only that of packages that failed
@@ -100,13 +101,19 @@ collect() { # directory, package…
   esac
   case " $* " in *' test/e2e/nomad '*) [ -z "${NOMAD:-}" ] || install "$NOMAD" "$dir/bin/nomad" ;; esac
   case " $* " in *' test/e2e/swarm '* | *' test/e2e/swarmkit '*) dockerd "$dir" ;; esac
+  case " $* " in *' test/e2e/kubelet '* | *' test/e2e/cluster '*)
+    [ -d "${KUBE_PROGRAMS:-}" ] || { echo 'hack/vm.sh: no KUBE_PROGRAMS: the tests of Kubernetes are skipped' >&2; KUBE_PROGRAMS=; }
+    [ -z "$KUBE_PROGRAMS" ] || { mkdir "$dir/kube" && find "$KUBE_PROGRAMS" -maxdepth 1 -type f -perm -100 -exec cp -t "$dir/kube" {} +; } ;;
+  esac
   : >"$dir/packages"
   for package in "$@"; do
     mkdir -p "$dir/src/$package"
     names=${LONGSHORE_VM_RUN:-"^($(cat "$package"/*_root_test.go | sed -n 's/^func \(Test[A-Za-z0-9_]*\)(.*/\1/p' | paste -sd'|'))\$"}
     # go test's name: a test may search for itself among the processes.
     local binary=src/$package/${package##*/}.test
-    if nice go -C "$package" test -c -ldflags='-s -w' -o "$dir/$binary" . && [ -e "$dir/$binary" ]; then
+    local mod=()
+    [ ! -e "$package/go.mod" ] || mod=(-mod=mod)
+    if nice go -C "$package" test "${mod[@]}" -c -ldflags='-s -w' -o "$dir/$binary" . && [ -e "$dir/$binary" ]; then
       echo "$package /longshore/$binary $names" >>"$dir/packages"
     else
       # One package that does not build leaves the others their result.
@@ -119,6 +126,12 @@ collect() { # directory, package…
     echo 'LONGSHORE_TEST_PATIENCE=5' # everything takes longer when it is emulated
     env | grep -e '^LONGSHORE_' -e '^STANDIN_' | grep -v -e '^LONGSHORE_ROOT_TESTS=' -e '^LONGSHORE_BIN=' -e '^LONGSHORE_WEAK_BIN=' -e '^LONGSHORE_DOCKER_DIR=' | sed "s/'/'\\\\''/g; s/=\(.*\)/='\1'/" || true
     [ ! -e "$dir/bin/nomad" ] || echo 'NOMAD=/longshore/bin/nomad'
+    [ ! -d "$dir/kube" ] || {
+      echo 'LONGSHORE_KUBELET=/longshore/kube/kubelet'
+      echo 'LONGSHORE_SUBJECT=/longshore/kube/subject'
+      echo 'LONGSHORE_CLUSTER_PROGRAMS=/longshore/kube'
+      [ ! -e "$dir/kube/e2e.test" ] || echo 'LONGSHORE_E2E_TEST=/longshore/kube/e2e.test'
+    }
     [ ! -d "$dir/docker" ] || echo 'LONGSHORE_DOCKER_DIR=/longshore/docker'
   } >"$dir/env"
 }
