@@ -91,16 +91,20 @@ func TestArtifactsOfTheCommandLine(t *testing.T) {
 			t.Errorf("containers are left: %s", left)
 		}
 
-		// A container keeps its artifact over a restart, and inspect shows both.
+		// A container keeps its artifact over a restart and a boot of the node, and inspect shows both.
 		r.cli("create", "--name", "kept", "--mount", "type=artifact,src="+r.one+",dst=/new", r.image, "cat", "/new")
 		if got := r.cli("system", "df", "--format", "{{.Type}} {{.Active}}"); !strings.HasPrefix(got, "Images 2\n") {
 			t.Errorf("%q", got)
 		}
 		r.refused("container kept uses it", "rmi", r.one)
 		r.cli("rmi", "-f", r.one)
-		for range 2 {
+		for i := range 3 {
 			if got := r.cli("start", "-a", "kept"); got != "one" {
-				t.Errorf("%q", got)
+				t.Errorf("start %d: %q", i, got)
+			}
+			if i == 1 {
+				n.PowerCut()
+				n.Up()
 			}
 		}
 		if got := r.cli("inspect", "--format", "{{range .Mounts}}{{.Type}} {{.Name}} {{.Destination}} {{.RW}}{{end}} {{range .HostConfig.Mounts}}{{.Type}}{{end}}", "kept"); got != "image "+r.one+" /new false artifact" {
