@@ -103,6 +103,7 @@ collect() { # directory, package…
   case " $* " in *' test/e2e/swarm '* | *' test/e2e/swarmkit '*) dockerd "$dir" ;; esac
   case " $* " in *' test/e2e/kubelet '* | *' test/e2e/cluster '*)
     [ -d "${KUBE_PROGRAMS:-}" ] || { echo 'hack/vm.sh: no KUBE_PROGRAMS: the tests of Kubernetes are skipped' >&2; KUBE_PROGRAMS=; }
+    GOOS=wasip1 GOARCH=wasm nice go build -ldflags='-s -w' -o "$dir/bin/wasip1" ./test/node/testdata/wasip1
     [ -z "$KUBE_PROGRAMS" ] || { mkdir "$dir/kube" && find "$KUBE_PROGRAMS" -maxdepth 1 -type f -perm -100 -exec cp -t "$dir/kube" {} +; } ;;
   esac
   : >"$dir/packages"

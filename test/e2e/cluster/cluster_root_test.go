@@ -75,9 +75,8 @@ func isolated(t *testing.T, body func(t *testing.T)) {
 	roottest.Run(t, body)
 }
 
-// newCluster brings everything up and waits until both nodes are ready and names
-// are resolved.
-func newCluster(t *testing.T) *cluster {
+// emptyCluster is the network and the registry of a cluster.
+func emptyCluster(t *testing.T) *cluster {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "longshore-cluster-")
 	if err != nil {
@@ -94,6 +93,14 @@ func newCluster(t *testing.T) *cluster {
 	command(t, "ip", "link", "set", lan, "up")
 	c := &cluster{dir: dir, bin: os.Getenv(programsEnv), pki: newPKI(t, filepath.Join(dir, "pki"))}
 	c.serveImages(t)
+	return c
+}
+
+// newCluster brings everything up and waits until both nodes are ready and names
+// are resolved.
+func newCluster(t *testing.T) *cluster {
+	t.Helper()
+	c := emptyCluster(t)
 	c.controlPlane(t)
 	for i := range c.nodes {
 		c.nodes[i] = c.newNode(t, fmt.Sprintf("node%d", i+1), fmt.Sprintf("198.51.100.%d", 11+i))

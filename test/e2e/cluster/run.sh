@@ -48,7 +48,7 @@ else
   servers="./cmd/kube-apiserver $servers"
 fi
 # shellcheck disable=SC2086 # several packages
-build "$here" ./cmd/etcd $servers ./cmd/peer
+build "$here" ./cmd/etcd $servers ./cmd/peer k8s.io/kubernetes/cmd/kubeadm
 build "$here/../kubelet" ./cmd/kubelet ./cmd/subject
 build "$here/coredns" .
 # Programs of pods with granted rights only.
@@ -58,7 +58,7 @@ GOFLAGS='' GOOS=wasip1 GOARCH=wasm go build -trimpath -ldflags='-s -w' -o "$cach
 cd "$here"
 export LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$top/bin LONGSHORE_CLUSTER_PROGRAMS=$cache LONGSHORE_CLUSTER_CHECKS=${CHECKS:-}
 export LONGSHORE_TEST_PATIENCE=${LONGSHORE_TEST_PATIENCE:-4}
-tests='TestChecks|TestCluster'
+tests='TestChecks|TestCluster|TestKubeadm'
 if [ -n "${E2E_TEST:-}" ]; then
   tests=TestSuite
   "$top/hack/deps.sh" suite || skip 'the programs of the images of the suite are not there'
