@@ -43,7 +43,7 @@ done
 # The machine's name servers are not to be reached from here.
 : >"$0/resolv.conf"
 mount --bind "$0/resolv.conf" /etc/resolv.conf
-hostname "$1"
+echo "$1" >/proc/sys/kernel/hostname
 mount --make-rshared /
 echo ready
 exec cat`
