@@ -98,7 +98,7 @@ func runtimes(r *Result, name string, all, plugin table) {
 	if def == "" {
 		def = "runc"
 	}
-	var withoutDevices []string
+	without := devices{from: name + ".*.privileged_without_host_devices", def: def}
 	for _, h := range slices.Sorted(maps.Keys(all)) {
 		t, ok := all[h].(table)
 		if !ok {
@@ -116,12 +116,7 @@ func runtimes(r *Result, name string, all, plugin table) {
 		delete(options, "SystemdCgroup")
 		delete(options, "BinaryName")
 		delete(t, "runtime_type")
-		if without, _ := t["privileged_without_host_devices"].(bool); without {
-			if h == def {
-				withoutDevices = append(withoutDevices, "")
-			}
-			withoutDevices = append(withoutDevices, h)
-		}
+		without.add(r, h, t)
 		switch {
 		case kind != "" && kind != "io.containerd.runc.v2" && kind != "io.containerd.runc.v1" && kind != "io.containerd.runtime.v1.linux":
 			r.note(key, "runtime_type %s is a shim of containerd's, and there are none here: pods with this RuntimeClass need another node", kind)
@@ -135,9 +130,23 @@ func runtimes(r *Result, name string, all, plugin table) {
 		}
 		apply(r, key, t, runtimeRules)
 	}
-	if len(withoutDevices) > 0 {
-		r.set(name+".*.privileged_without_host_devices", "face.cri.privileged_without_host_devices", withoutDevices)
+}
+
+// devices collects the handlers with the option privileged_without_host_devices.
+type devices struct {
+	from, def string
+	handlers  []string
+}
+
+func (d *devices) add(r *Result, handler string, t table) {
+	if without, _ := t["privileged_without_host_devices"].(bool); !without {
+		return
 	}
+	if handler == d.def {
+		d.handlers = append(d.handlers, "")
+	}
+	d.handlers = append(d.handlers, handler)
+	r.set(d.from, "face.cri.privileged_without_host_devices", d.handlers)
 }
 
 // handler makes a RuntimeClass's handler: a runtime of that name if it has a program, otherwise runc's.
@@ -239,9 +248,9 @@ var criRules = []rule{
 	{key: "restrict_oom_score_adj", to: "none"},
 	{key: "disable_cgroup", note: "a container always has cgroups here"},
 	{key: "disable_proc_mount", note: "the CRI's procMount is always served here"},
-	{key: "disable_apparmor", note: "profiles are applied as the pod's specification says"},
-	{key: "enable_selinux", note: "see docs/guide/profiles.md"},
-	{key: "selinux_category_range", usual: 1024, note: "categories are chosen from all 1024"},
+	{key: "disable_apparmor", note: "profiles that a pod names are applied, and there is no default profile: see docs/limits.md"},
+	{key: "enable_selinux", note: "labels that a pod names are applied, and none are chosen here: see docs/limits.md"},
+	{key: "selinux_category_range", usual: 1024, note: "no categories are chosen here"},
 	{key: "unset_seccomp_profile", note: "set kubelet's seccompDefault instead, which does the same for pods without a profile"},
 	{key: "ignore_image_defined_volumes", note: "the volumes that an image declares are made here, as by default there"},
 	{key: "device_ownership_from_security_context", note: "devices keep the node's owners here"},
@@ -279,7 +288,7 @@ var runtimeRules = []rule{
 	{key: "pod_annotations", note: "annotations are not filtered: a container's specification has those of the CRI"},
 	{key: "container_annotations", note: "annotations are not filtered: a container's specification has those of the CRI"},
 	{key: "base_runtime_spec", note: "there is no file of defaults for specifications: change them by an NRI plugin"},
-	{key: "cgroup_writable", note: "a writable cgroup tree is asked for by the CRI's cgroup_mount_mode, for each container"},
+	{key: "cgroup_writable", note: "the cgroup tree of an unprivileged container is always read-only here"},
 	{key: "cni_conf_dir", usual: "/etc/cni/net.d", note: "all handlers have one directory of networks here"},
 	{key: "cni_max_conf_num", usual: 1, to: "none"},
 	{key: "snapshotter", note: "images are always unpacked for overlayfs here"},

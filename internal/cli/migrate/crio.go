@@ -118,7 +118,7 @@ func crioRuntimes(r *Result, all, rt table) {
 	if def == "" {
 		def = "crun"
 	}
-	var withoutDevices []string
+	without := devices{from: "crio.runtime.runtimes.*.privileged_without_host_devices", def: def}
 	for _, h := range slices.Sorted(maps.Keys(all)) {
 		t, ok := all[h].(table)
 		if !ok {
@@ -129,12 +129,7 @@ func crioRuntimes(r *Result, all, rt table) {
 			r.note(key, "runtime_type %s is a shim, and there are none here: pods with this RuntimeClass need another node", kind)
 			continue
 		}
-		if without, _ := t["privileged_without_host_devices"].(bool); without {
-			if h == def {
-				withoutDevices = append(withoutDevices, "")
-			}
-			withoutDevices = append(withoutDevices, h)
-		}
+		without.add(r, h, t)
 		if h == def {
 			r.note(key, "the default becomes the agent's own runtime (engine.runtime = \"auto\"); pods that name the handler %s get that program, if it is installed", h)
 		}
@@ -142,9 +137,6 @@ func crioRuntimes(r *Result, all, rt table) {
 		delete(t, "runtime_path")
 		handler(r, key, h, program)
 		apply(r, key, t, crioRuntimeRules)
-	}
-	if len(withoutDevices) > 0 {
-		r.set("crio.runtime.runtimes.*.privileged_without_host_devices", "face.cri.privileged_without_host_devices", withoutDevices)
 	}
 }
 
@@ -197,7 +189,7 @@ var crioRules = []rule{
 		r.note(key, "no missing source is created then, whatever its path")
 	}},
 	{key: "pids_limit", usual: -1, note: "limits of a pod's processes are kubelet's podPidsLimit"},
-	{key: "default_ulimits", note: "see docs/guide/kubernetes.md about limits of resources"},
+	{key: "default_ulimits", note: "an NRI plugin can set limits of resources"},
 	{key: "default_env", note: "an NRI plugin can add variables to each container"},
 	{key: "default_sysctls", note: "name kernel parameters in the pod's securityContext; ports below 1024 and ping need none here"},
 	{key: "default_capabilities", note: "an unprivileged container gets the capabilities of containerd's and docker's default; add or drop them in the pod's securityContext"},
@@ -208,12 +200,12 @@ var crioRules = []rule{
 	{key: "default_mounts_file", note: "an NRI plugin can add mounts to each container"},
 	{key: "seccomp_profile", note: "the default profile cannot be replaced: give pods a Localhost profile"},
 	{key: "privileged_seccomp_profile", note: "a privileged container has no profile unless its pod names one"},
-	{key: "apparmor_profile", usual: "crio-default", note: "the default profile has another name and cannot be replaced: give pods a Localhost profile"},
-	{key: "selinux", note: "see docs/guide/profiles.md"},
+	{key: "apparmor_profile", usual: "crio-default", note: "there is no default profile here: give pods a Localhost profile"},
+	{key: "selinux", note: "labels that a pod names are applied, and none are chosen here: see docs/limits.md"},
 	{key: "hostnetwork_disable_selinux", usual: true, to: "none"},
 	{key: "read_only", note: "containers are read-only if their pod says so (readOnlyRootFilesystem)"},
-	{key: "uid_mappings", note: "ids are chosen by kubelet (hostUsers: false) or by the agent"},
-	{key: "gid_mappings", note: "ids are chosen by kubelet (hostUsers: false) or by the agent"},
+	{key: "uid_mappings", note: "ids of user namespaces are chosen by kubelet (hostUsers: false)"},
+	{key: "gid_mappings", note: "ids of user namespaces are chosen by kubelet (hostUsers: false)"},
 	{key: "disable_hostport_mapping", note: "host ports of pods are opened by the builtin network, or by the CNI plugin portmap"},
 	{key: "timezone", note: "set TZ in the pod"},
 	{key: "shared_cpuset", note: "there are no such annotations here"},

@@ -4,6 +4,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -326,6 +327,26 @@ func TestWriteReplacesNothing(t *testing.T) {
 	}
 	if _, err := os.Stat(settings); err == nil {
 		t.Error("a refused write has left a file")
+	}
+}
+
+// The notes name pages of the documentation that exist.
+func TestNotesNamePages(t *testing.T) {
+	pages := map[string]bool{}
+	for _, file := range []string{"containerd.go", "crio.go", "registries.go"} {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, page := range regexp.MustCompile(`docs/[a-z/-]+\.md`).FindAllString(string(text), -1) {
+			pages[page] = true
+			if _, err := os.Stat(filepath.Join("../../..", page)); err != nil {
+				t.Errorf("%s: %v", file, err)
+			}
+		}
+	}
+	if len(pages) < 3 {
+		t.Errorf("only %d pages: does the pattern still fit?", len(pages))
 	}
 }
 
