@@ -15,7 +15,7 @@ protoc -I api \
 	--plugin="$tmp/protoc-gen-go" --plugin="$tmp/protoc-gen-go-grpc" \
 	--go_out=. --go_opt=module=github.com/longshore/longshore \
 	--go-grpc_out=. --go-grpc_opt=module=github.com/longshore/longshore \
-	$(cd api && find cri1alpha longshore mesos nomad swarm -name '*.proto' | sort)
+	$(cd api && find cri cri1alpha longshore mesos nomad swarm -name '*.proto' | sort)
 # Kata's agent speaks ttrpc.
 # shellcheck disable=SC2046 # the paths hold no spaces
 protoc -I api \

@@ -155,6 +155,7 @@ const minPackageLines = 150
 // small are the packages that have fewer lines, and why each is a package. Mains,
 // packages for tests and generated ones need no reason.
 var small = map[string]string{
+	"api/cri/v1":                  "the rest is generated, and its constants and JSON belong to these messages",
 	"api/hub/v1":                  "the hub's API is generated here from the description, which can only be embedded beside it",
 	"internal/adjust":             "the policies that every node has: neither the engine nor the agent is their place, and a slim build links them without CDI",
 	"internal/agent/heap":         "Go's collector, without anything of a node",

@@ -8,8 +8,8 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	runtimeapi "github.com/longshore/longshore/api/cri/v1"
 	_ "github.com/longshore/longshore/api/cri1alpha"
 	_ "github.com/longshore/longshore/api/kata/v1"
 	_ "github.com/longshore/longshore/api/longshore/v1"
@@ -64,8 +64,8 @@ func TestKnownValuesPass(t *testing.T) {
 	if err := enums.Check(req); err != nil {
 		t.Error(err)
 	}
-	req.Config.Linux.SecurityContext.Seccomp.ProfileType = 3
-	if err := enums.Check(req); err == nil || err.Error() != "config.linux.security_context.seccomp.profile_type: 3 is no ProfileType that this version knows: invalid argument" {
+	req.Config.Linux.SecurityContext.Seccomp.ProfileType = 4
+	if err := enums.Check(req); err == nil || err.Error() != "config.linux.security_context.seccomp.profile_type: 4 is no ProfileType that this version knows: invalid argument" {
 		t.Error(err)
 	}
 	if err := enums.Check(nil); err != nil {

@@ -15,8 +15,8 @@ import (
 	"testing"
 
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
-	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	v1 "github.com/longshore/longshore/api/cri/v1"
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 	nomaddriver "github.com/longshore/longshore/api/nomad/driver"
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"

@@ -16,8 +16,7 @@ import (
 	"testing"
 	"time"
 
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
-
+	runtimeapi "github.com/longshore/longshore/api/cri/v1"
 	"github.com/longshore/longshore/internal/connlimit/connlimittest"
 	"github.com/longshore/longshore/internal/roottest"
 	"github.com/longshore/longshore/internal/weaken"

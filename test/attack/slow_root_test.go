@@ -17,8 +17,8 @@ import (
 	"time"
 
 	"github.com/opencontainers/go-digest"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	runtimeapi "github.com/longshore/longshore/api/cri/v1"
 	"github.com/longshore/longshore/internal/image/imagetest"
 )
 

@@ -11,8 +11,8 @@ import (
 	"time"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	runtimeapi "github.com/longshore/longshore/api/cri/v1"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/image/imagetest"
 	"github.com/longshore/longshore/test/bench/machine"

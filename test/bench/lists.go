@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	runtimeapi "github.com/longshore/longshore/api/cri/v1"
 )
 
 // reading is a call that changes nothing, and how many objects it gave.

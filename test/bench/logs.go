@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	runtimeapi "github.com/longshore/longshore/api/cri/v1"
 )
 
 // logLines is the number of lines of the program for counting log records.

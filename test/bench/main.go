@@ -25,8 +25,8 @@ import (
 	"syscall"
 
 	"google.golang.org/grpc"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	runtimeapi "github.com/longshore/longshore/api/cri/v1"
 	"github.com/longshore/longshore/test/bench/machine"
 	"github.com/longshore/longshore/test/bench/server"
 )

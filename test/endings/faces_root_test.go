@@ -18,8 +18,8 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/durationpb"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	runtimeapi "github.com/longshore/longshore/api/cri/v1"
 	nomadbase "github.com/longshore/longshore/api/nomad/base"
 	nomaddriver "github.com/longshore/longshore/api/nomad/driver"
 	"github.com/longshore/longshore/internal/face/nomad/nomadtest"

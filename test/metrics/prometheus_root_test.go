@@ -19,8 +19,7 @@ import (
 	"syscall"
 	"testing"
 
-	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
-
+	v1 "github.com/longshore/longshore/api/cri/v1"
 	"github.com/longshore/longshore/internal/roottest"
 	"github.com/longshore/longshore/internal/tlsconf/tlsconftest"
 	"github.com/longshore/longshore/test/nodetest"

@@ -15,8 +15,8 @@ import (
 	"testing"
 
 	"google.golang.org/protobuf/types/known/durationpb"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	runtimeapi "github.com/longshore/longshore/api/cri/v1"
 	nomadbase "github.com/longshore/longshore/api/nomad/base"
 	nomaddriver "github.com/longshore/longshore/api/nomad/driver"
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"

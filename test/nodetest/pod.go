@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	runtimeapi "github.com/longshore/longshore/api/cri/v1"
 )
 
 // Pod is a sandbox made over CRI.

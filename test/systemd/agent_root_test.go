@@ -14,8 +14,8 @@ import (
 	"github.com/coreos/go-systemd/v22/dbus"
 	godbus "github.com/godbus/dbus/v5"
 	"google.golang.org/grpc"
-	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	v1 "github.com/longshore/longshore/api/cri/v1"
 	"github.com/longshore/longshore/internal/roottest"
 	"github.com/longshore/longshore/test/nodetest"
 )

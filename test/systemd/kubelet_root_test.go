@@ -11,8 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
-
+	v1 "github.com/longshore/longshore/api/cri/v1"
 	"github.com/longshore/longshore/test/nodetest"
 )
 

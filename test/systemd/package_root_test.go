@@ -13,8 +13,8 @@ import (
 	"testing"
 
 	"google.golang.org/grpc"
-	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	v1 "github.com/longshore/longshore/api/cri/v1"
 	"github.com/longshore/longshore/test/nodetest"
 )
 

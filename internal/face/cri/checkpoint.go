@@ -5,7 +5,8 @@ import (
 	"fmt"
 
 	"github.com/containerd/errdefs"
-	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	v1 "github.com/longshore/longshore/api/cri/v1"
 )
 
 // Checkpoints are not built yet. The answers say so, and whether CRIU, which

@@ -5,7 +5,8 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
-	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	v1 "github.com/longshore/longshore/api/cri/v1"
 )
 
 // TestClientsThatStayConnectedKeepNobodyOut: more clients than may be connected are

@@ -5,8 +5,8 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
-	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	v1 "github.com/longshore/longshore/api/cri/v1"
 	"github.com/longshore/longshore/internal/face/wiretest"
 )
 
@@ -28,11 +28,11 @@ func TestUnknownValuesOfEnumsAreRefused(t *testing.T) {
 	}
 	// The very requests that were read as milder ones, whole but for the enum.
 	pod := n.podConfig("unknown")
-	pod.Linux.SecurityContext.Seccomp = &v1.SecurityProfile{ProfileType: 3}
+	pod.Linux.SecurityContext.Seccomp = &v1.SecurityProfile{ProfileType: 4}
 	_, err := n.RunPodSandbox(t.Context(), &v1.RunPodSandboxRequest{Config: pod})
-	wantCode(t, "a sandbox with seccomp of type 3", err, codes.InvalidArgument)
+	wantCode(t, "a sandbox with seccomp of type 4", err, codes.InvalidArgument)
 	create := n.containerRequest(n.pod(t, "p"), "c")
-	create.Config.Linux = &v1.LinuxContainerConfig{SecurityContext: &v1.LinuxContainerSecurityContext{Apparmor: &v1.SecurityProfile{ProfileType: 3}}}
+	create.Config.Linux = &v1.LinuxContainerConfig{SecurityContext: &v1.LinuxContainerSecurityContext{Apparmor: &v1.SecurityProfile{ProfileType: 4}}}
 	_, err = n.CreateContainer(t.Context(), create)
-	wantCode(t, "a container with AppArmor of type 3", err, codes.InvalidArgument)
+	wantCode(t, "a container with AppArmor of type 4", err, codes.InvalidArgument)
 }

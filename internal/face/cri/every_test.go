@@ -12,8 +12,8 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
-	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	v1 "github.com/longshore/longshore/api/cri/v1"
 	"github.com/longshore/longshore/internal/face/grpcerr"
 )
 
@@ -132,8 +132,11 @@ func TestEveryCallGivesItsCodes(t *testing.T) {
 		"ImageService/ImageFsInfo":                 {fine, fine},
 		"ImageService/ImageStatus":                 {invalid, fine},
 		"ImageService/ListImages":                  {fine, fine},
+		"ImageService/ListSecurityProfiles":        {refused, refused},
 		"ImageService/PullImage":                   {invalid, missing},
+		"ImageService/PullSecurityProfile":         {refused, refused},
 		"ImageService/RemoveImage":                 {invalid, fine},
+		"ImageService/RemoveSecurityProfile":       {refused, refused},
 		"ImageService/StreamImages":                {fine, fine},
 		"RuntimeService/Attach":                    {invalid, missing},
 		"RuntimeService/CheckpointContainer":       {refused, refused},
@@ -211,6 +214,9 @@ func (n *testNode) requests() map[string]proto.Message {
 		"ImageService/ImageStatus":               &v1.ImageStatusRequest{Image: gone, Verbose: true},
 		"ImageService/ListImages":                &v1.ListImagesRequest{Filter: &v1.ImageFilter{Image: gone}},
 		"ImageService/PullImage":                 &v1.PullImageRequest{Image: gone, Auth: &v1.AuthConfig{Auth: "dTpw", ServerAddress: "https://r.example/v1"}},
+		"ImageService/ListSecurityProfiles":      &v1.ListSecurityProfilesRequest{},
+		"ImageService/PullSecurityProfile":       &v1.PullSecurityProfileRequest{Image: gone, ProfileKind: v1.SecurityProfileKind_Seccomp},
+		"ImageService/RemoveSecurityProfile":     &v1.RemoveSecurityProfileRequest{Digest: "sha256:" + strings.Repeat("0", 64)},
 		"ImageService/RemoveImage":               &v1.RemoveImageRequest{Image: gone},
 		"ImageService/StreamImages":              &v1.StreamImagesRequest{Filter: &v1.ImageFilter{}},
 		"RuntimeService/Attach":                  &v1.AttachRequest{ContainerId: run, Stdout: true, Stdin: true},

@@ -16,8 +16,8 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/prototext"
 	"google.golang.org/protobuf/proto"
-	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	v1 "github.com/longshore/longshore/api/cri/v1"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine/enginetest"
 )
@@ -153,7 +153,8 @@ func TestRequestsOfEveryCall(t *testing.T) {
 
 func wantOfGood(name string) codes.Code {
 	switch name {
-	case "RuntimeService/CheckpointContainer", "RuntimeService/CheckpointPod", "RuntimeService/RestorePod":
+	case "ImageService/PullSecurityProfile", "ImageService/ListSecurityProfiles", "ImageService/RemoveSecurityProfile",
+		"RuntimeService/CheckpointContainer", "RuntimeService/CheckpointPod", "RuntimeService/RestorePod":
 		return codes.Unimplemented
 	case "RuntimeService/GetContainerEvents": // until its client goes
 		return codes.Canceled

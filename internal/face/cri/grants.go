@@ -5,8 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
-
+	v1 "github.com/longshore/longshore/api/cri/v1"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/face/cri/convert"
 	"github.com/longshore/longshore/internal/ocispec"

@@ -12,9 +12,8 @@ import (
 	"github.com/containerd/errdefs"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
-	crierrors "k8s.io/cri-api/pkg/errors"
 
+	v1 "github.com/longshore/longshore/api/cri/v1"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/face/cri/convert"
 	"github.com/longshore/longshore/internal/face/cri/inspect"
@@ -99,7 +98,7 @@ func (s *server) PullImage(ctx context.Context, req *v1.PullImageRequest) (*v1.P
 // signatureInvalid returns a refusal in kubelet's form: kubelet reads the beginning of the text,
 // and sees the text alone only if the code is Unknown.
 func signatureInvalid(err error) error {
-	return status.Errorf(codes.Unknown, "%s: %v", crierrors.ErrSignatureValidationFailed, err)
+	return status.Errorf(codes.Unknown, "%s: %v", v1.SignatureValidationFailed, err)
 }
 
 // RemoveImage removes all names of an image, as the API says.

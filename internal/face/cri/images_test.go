@@ -13,9 +13,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/testing/protocmp"
-	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
-	crierrors "k8s.io/cri-api/pkg/errors"
 
+	v1 "github.com/longshore/longshore/api/cri/v1"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/face/cri/convert"
 )
@@ -135,7 +134,7 @@ func TestARefusedImageIsSaidAsKubeletKnowsIt(t *testing.T) {
 	})
 	_, err := n.images.PullImage(t.Context(), &v1.PullImageRequest{Image: &v1.ImageSpec{Image: "x"}})
 	wantCode(t, "refused", err, codes.Unknown)
-	if text := status.Convert(err).Message(); !strings.HasPrefix(text, crierrors.ErrSignatureValidationFailed.Error()+": ") || !strings.Contains(text, "no signature") {
+	if text := status.Convert(err).Message(); !strings.HasPrefix(text, v1.SignatureValidationFailed+": ") || !strings.Contains(text, "no signature") {
 		t.Errorf("says %q", text)
 	}
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/containerd/nri/pkg/stub"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 	"google.golang.org/grpc/codes"
-	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	v1 "github.com/longshore/longshore/api/cri/v1"
 	"github.com/longshore/longshore/internal/adjust"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"

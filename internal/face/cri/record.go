@@ -8,8 +8,8 @@ import (
 
 	"github.com/containerd/errdefs"
 	"google.golang.org/protobuf/proto"
-	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	v1 "github.com/longshore/longshore/api/cri/v1"
 	"github.com/longshore/longshore/internal/core"
 )
 

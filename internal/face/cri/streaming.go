@@ -7,9 +7,9 @@ import (
 	"net"
 
 	"github.com/containerd/errdefs"
-	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/klog/v2"
 
+	v1 "github.com/longshore/longshore/api/cri/v1"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/face/cri/stream"
 )

@@ -1,8 +1,7 @@
 package cri
 
 import (
-	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
-
+	v1 "github.com/longshore/longshore/api/cri/v1"
 	"github.com/longshore/longshore/internal/face/cri/stream"
 	"github.com/longshore/longshore/internal/invalid"
 )

@@ -12,8 +12,8 @@ import (
 
 	"github.com/containerd/errdefs"
 	"google.golang.org/grpc/status"
-	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	v1 "github.com/longshore/longshore/api/cri/v1"
 	"github.com/longshore/longshore/internal/engine/enginetest"
 )
 

@@ -12,8 +12,8 @@ import (
 	"unicode"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
-	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	v1 "github.com/longshore/longshore/api/cri/v1"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/face/cri/convert"
 	"github.com/longshore/longshore/internal/invalid"
@@ -37,6 +37,9 @@ func sandboxConfig(face Config, req *v1.RunPodSandboxRequest) (core.SandboxConfi
 	sb.Labels = maps.Clone(cfg.GetLabels())
 	sb.Runtime = face.runtimeOf(req.GetRuntimeHandler())
 	if err := convert.CheckKey(sb.Key); err != nil {
+		return sb, err
+	}
+	if err := convert.SandboxProfiles(cfg.GetLinux().GetSecurityContext()); err != nil {
 		return sb, err
 	}
 	if err := sandboxNamespaces(cfg, &sb); err != nil {
@@ -322,6 +325,9 @@ func checkContainer(req *v1.CreateContainerRequest) error {
 		return invalid.Errorf("container %s: no image", cfg.GetMetadata().GetName())
 	case cfg.GetWindows() != nil && cfg.GetLinux() == nil:
 		return invalid.Errorf("container %s is for Windows", cfg.GetMetadata().GetName())
+	}
+	if err := convert.ContainerProfiles(cfg.GetLinux().GetSecurityContext()); err != nil {
+		return err
 	}
 	return checkContainerNamespaces(cfg)
 }

@@ -10,7 +10,8 @@ import (
 	"github.com/containerd/errdefs"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	v1 "github.com/longshore/longshore/api/cri/v1"
 )
 
 func TestCheckpointsAreRefusedWithTheReason(t *testing.T) {

@@ -5,8 +5,8 @@ import (
 	"net"
 
 	"github.com/opencontainers/go-digest"
-	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	v1 "github.com/longshore/longshore/api/cri/v1"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/face/cri/alpha"
 	"github.com/longshore/longshore/internal/face/cri/stream"

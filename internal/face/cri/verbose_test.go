@@ -7,7 +7,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	v1 "github.com/longshore/longshore/api/cri/v1"
 )
 
 // decodeInfo reads the document "info" of a verbose answer.

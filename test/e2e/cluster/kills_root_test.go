@@ -10,8 +10,9 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/ptr"
+
+	runtimeapi "github.com/longshore/longshore/api/cri/v1"
 )
 
 func killChecks() []check {

@@ -12,8 +12,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	runtimeapi "github.com/longshore/longshore/api/cri/v1"
 	"github.com/longshore/longshore/test/nodetest"
 )
 

@@ -22,7 +22,6 @@ require (
 	golang.org/x/text v0.44.0 // indirect
 	google.golang.org/genproto/googleapis/rpc v0.0.0-20260928230214-8a89bd6388cc // indirect
 	google.golang.org/grpc v1.85.0 // indirect
-	k8s.io/cri-api v0.37.2 // indirect
 )
 
 replace github.com/longshore/longshore => ../../..

@@ -5,8 +5,8 @@ import (
 	"fmt"
 
 	"github.com/containerd/errdefs"
-	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	v1 "github.com/longshore/longshore/api/cri/v1"
 	cri "github.com/longshore/longshore/api/cri1alpha"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/invalid"

@@ -7,8 +7,8 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
-	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	v1 "github.com/longshore/longshore/api/cri/v1"
 	cri "github.com/longshore/longshore/api/cri1alpha"
 	"github.com/longshore/longshore/internal/invalid"
 	"github.com/longshore/longshore/internal/programs"

@@ -4,9 +4,8 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	v1 "github.com/longshore/longshore/api/cri/v1"
 	cri "github.com/longshore/longshore/api/cri1alpha"
-
-	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // CRI v1 has grown out of this API: common fields have the same number, name and type in both.

@@ -4,8 +4,8 @@ import (
 	"testing"
 
 	"google.golang.org/protobuf/reflect/protoreflect"
-	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	v1 "github.com/longshore/longshore/api/cri/v1"
 	cri "github.com/longshore/longshore/api/cri1alpha"
 	"github.com/longshore/longshore/internal/face/wiretest"
 )
@@ -21,7 +21,7 @@ func TestWhatIsRecodedIsAlike(t *testing.T) {
 	var compared int
 	for i := range old.Len() {
 		m := old.Get(i)
-		n := v1.File_staging_src_k8s_io_cri_api_pkg_apis_runtime_v1_api_proto.Messages().ByName(m.Name())
+		n := v1.File_cri_v1_runtime_proto.Messages().ByName(m.Name())
 		if n == nil {
 			if m.Name() != "StorageIdentifier" {
 				t.Errorf("message %s is not in v1", m.Name())

@@ -5,8 +5,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
-	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	v1 "github.com/longshore/longshore/api/cri/v1"
 	"github.com/longshore/longshore/internal/invalid"
 )
 

@@ -10,7 +10,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/testing/protocmp"
-	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	v1 "github.com/longshore/longshore/api/cri/v1"
 )
 
 func TestAnAnswerIsDecodedAsItsEntries(t *testing.T) {

@@ -14,8 +14,7 @@ import (
 	"slices"
 	"time"
 
-	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
-
+	v1 "github.com/longshore/longshore/api/cri/v1"
 	"github.com/longshore/longshore/internal/core"
 )
 

@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+	v1 "github.com/longshore/longshore/api/cri/v1"
 )
 
 // TextType is the content type of what WriteText writes.

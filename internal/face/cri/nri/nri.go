@@ -22,8 +22,8 @@ import (
 	"github.com/containerd/nri/pkg/adaptation"
 	"github.com/containerd/nri/pkg/api"
 	"github.com/opencontainers/runtime-spec/specs-go"
-	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	v1 "github.com/longshore/longshore/api/cri/v1"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/keylock"
