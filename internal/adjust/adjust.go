@@ -29,6 +29,16 @@ type Options struct {
 	// Node is what this node can give to containers. The zero Node can give nothing: use
 	// ocispec.ReadNode.
 	Node ocispec.Node
+	// Profiles makes sure that the kernel has a container's AppArmor profile. With nil, profiles
+	// are left to the kernel.
+	Profiles Profiles
+}
+
+// Profiles has the AppArmor profiles of the kernel.
+type Profiles interface {
+	// Ensure returns when the kernel has the profile. unable explains why this node cannot load
+	// its default profile; then the container runs without one.
+	Ensure(ctx context.Context, name string) (unable string, err error)
 }
 
 // Devices adds devices, by their qualified names (vendor.com/class=name), to a spec.
@@ -43,7 +53,7 @@ func Policies(o Options) []core.Policy {
 	for _, own := range o.Owners {
 		all = append(all, own)
 	}
-	return append(all, node{of: o.Node})
+	return append(all, node{of: o.Node, profiles: o.Profiles})
 }
 
 // Owned is a policy that is asked only about one owner's objects.
@@ -112,16 +122,42 @@ func (d devices) AdjustContainer(_ context.Context, _ *core.Sandbox, c *core.Con
 // node removes from specs what the node cannot give, and says so in the container's Warnings.
 type node struct {
 	core.Permit
-	of ocispec.Node
+	of       ocispec.Node
+	profiles Profiles
 }
 
-func (n node) AdjustContainer(_ context.Context, _ *core.Sandbox, c *core.Container, spec *specs.Spec) error {
+func (n node) AdjustContainer(ctx context.Context, _ *core.Sandbox, c *core.Container, spec *specs.Spec) error {
 	c.Warnings = append(c.Warnings, n.of.Clamp(spec)...)
-	return nil
+	if spec.Process == nil {
+		return nil
+	}
+	if !n.profiled(spec.Process) {
+		return nil
+	}
+	unable, err := n.profiles.Ensure(ctx, spec.Process.ApparmorProfile)
+	if unable != "" {
+		c.Warnings = append(c.Warnings, "no apparmor profile: "+unable)
+		spec.Process.ApparmorProfile = ""
+	}
+	return err
 }
 
-// AdjustProcess adds no warnings, because the container got them when it was created.
-func (n node) AdjustProcess(_ context.Context, _ *core.Sandbox, _ *core.Container, p *specs.Process) error {
+// profiled reports whether the kernel must have the process's AppArmor profile. AppArmor may have
+// been reloaded since the agent's start, which removes profiles that are in no file.
+func (n node) profiled(p *specs.Process) bool {
+	return n.profiles != nil && p.ApparmorProfile != "" && p.ApparmorProfile != "unconfined"
+}
+
+// AdjustProcess adds no warnings, because the container got them when it was created. A process of
+// a container with a profile never runs without it.
+func (n node) AdjustProcess(ctx context.Context, _ *core.Sandbox, _ *core.Container, p *specs.Process) error {
 	n.of.ClampProcess(p)
-	return nil
+	if !n.profiled(p) {
+		return nil
+	}
+	unable, err := n.profiles.Ensure(ctx, p.ApparmorProfile)
+	if unable != "" {
+		return fmt.Errorf("its apparmor profile is no longer loaded: %s: %w", unable, errdefs.ErrFailedPrecondition)
+	}
+	return err
 }

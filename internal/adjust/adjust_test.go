@@ -114,3 +114,75 @@ func TestWithoutCDIADeviceIsRefused(t *testing.T) {
 		}
 	}
 }
+
+// kernel has the AppArmor profiles of a node.
+type kernel struct {
+	unable string
+	err    error
+	asked  []string
+}
+
+func (k *kernel) Ensure(_ context.Context, name string) (string, error) {
+	k.asked = append(k.asked, name)
+	return k.unable, k.err
+}
+
+// TestProfilesAreLoadedBeforeTheyAreNeeded: of a container that asks for one, on a node that has
+// AppArmor. Where the node cannot load it the container runs without, and its warnings say so.
+func TestProfilesAreLoadedBeforeTheyAreNeeded(t *testing.T) {
+	bad := errors.New("no such rule")
+	for name, c := range map[string]struct {
+		node  ocispec.Node
+		asks  string
+		has   kernel
+		asked int
+		want  string
+		err   error
+		warns bool
+	}{
+		"loaded":     {node: ocispec.Node{AppArmor: true}, asks: "mine", asked: 1, want: "mine"},
+		"none":       {node: ocispec.Node{AppArmor: true}},
+		"unconfined": {node: ocispec.Node{AppArmor: true}, asks: "unconfined", want: "unconfined"},
+		"off":        {asks: ocispec.DefaultProfile},
+		"unable":     {node: ocispec.Node{AppArmor: true}, asks: ocispec.DefaultProfile, has: kernel{unable: "install apparmor"}, asked: 1, warns: true},
+		"failed":     {node: ocispec.Node{AppArmor: true}, asks: "mine", has: kernel{err: bad}, asked: 1, want: "mine", err: bad},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var ct core.Container
+			spec := &specs.Spec{Process: &specs.Process{ApparmorProfile: c.asks}}
+			err := adjustContainer(t, adjust.Options{Node: c.node, Profiles: &c.has}, &ct, spec)
+			if !errors.Is(err, c.err) || spec.Process.ApparmorProfile != c.want || len(c.has.asked) != c.asked {
+				t.Errorf("error %v, profile %q, the kernel was asked about %q", err, spec.Process.ApparmorProfile, c.has.asked)
+			}
+			if warns := strings.Contains(strings.Join(ct.Warnings, "\n"), c.has.unable); len(ct.Warnings) > 0 != c.warns || !warns {
+				t.Errorf("warnings %q", ct.Warnings)
+			}
+		})
+	}
+}
+
+// TestAFurtherProcessNeverRunsWithoutTheProfile of its container.
+func TestAFurtherProcessNeverRunsWithoutTheProfile(t *testing.T) {
+	bad := errors.New("no such rule")
+	for name, c := range map[string]struct {
+		asks  string
+		has   kernel
+		fails func(error) bool
+	}{
+		"loaded":     {asks: "mine", fails: func(err error) bool { return err == nil }},
+		"unconfined": {has: kernel{unable: "install apparmor"}, fails: func(err error) bool { return err == nil }},
+		"unable":     {asks: "mine", has: kernel{unable: "install apparmor"}, fails: errdefs.IsFailedPrecondition},
+		"failed":     {asks: "mine", has: kernel{err: bad}, fails: func(err error) bool { return errors.Is(err, bad) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := &specs.Process{ApparmorProfile: c.asks}
+			var err error
+			for _, policy := range adjust.Policies(adjust.Options{Node: ocispec.Node{AppArmor: true}, Profiles: &c.has}) {
+				err = errors.Join(err, policy.AdjustProcess(t.Context(), &core.Sandbox{}, &core.Container{}, p))
+			}
+			if !c.fails(err) || p.ApparmorProfile != c.asks {
+				t.Errorf("error %v, profile %q", err, p.ApparmorProfile)
+			}
+		})
+	}
+}

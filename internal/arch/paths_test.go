@@ -124,7 +124,6 @@ var allowedByName = map[string]string{
 	"internal/face/cri/alpha/paths.go:Find":                 operators,
 	"internal/face/cri/containers.go:mountSources":          orchestrators,
 	"internal/face/cri/nri/nri.go:Run":                      operators,
-	"internal/face/cri/rights.go:appArmorOn":                kernels,
 	"internal/face/cri/rights.go:readSeccomp":               orchestrators,
 	"internal/face/cri/sandboxes.go:RunPodSandbox":          orchestrators,
 	"internal/face/mesos/auth/auth.go:readPrivate":          operators,

@@ -24,8 +24,9 @@ type Policy interface {
 	// AdjustContainer changes a container's spec before the runtime gets it, and may add to the
 	// container's Warnings. The engine holds the sandbox's lock.
 	AdjustContainer(ctx context.Context, sb *Sandbox, c *Container, spec *specs.Spec) error
-	// AdjustProcess changes a further process of a running container before the runtime gets it.
-	// The engine holds only that process's lock.
+	// AdjustProcess changes a further process of a running container before the runtime gets it,
+	// and the main process of a container that starts again. The engine holds that process's lock,
+	// and for a main process the sandbox's.
 	AdjustProcess(ctx context.Context, sb *Sandbox, c *Container, p *specs.Process) error
 	// Before is called before a verb begins, also if the verb will find nothing to do. The engine
 	// holds no lock, so Before may call verbs itself, which call the policies too. The function

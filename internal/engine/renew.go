@@ -249,8 +249,12 @@ func (r *renewal) launch(ctx context.Context) error {
 	cfg.Run = false
 	b := &build{e: r.e, cfg: cfg, rt: r.rt, sb: r.sb, spec: r.spec, c: r.c}
 	b.c.Refused = nil
+	var err error
+	if b.spec.Process, err = r.e.policies.adjust(ctx, &r.sb, &r.c, r.spec.Process); err != nil {
+		return err
+	}
 	r.pipeline.Undo.Add("launch", r.unmake) // before the namespaces are released
-	err := b.process(ctx, r.c.Resting && r.sb.AnyRuntime && cfg.Runtime == "")
+	err = b.process(ctx, r.c.Resting && r.sb.AnyRuntime && cfg.Runtime == "")
 	r.rt = b.rt
 	if err != nil {
 		if err := b.refuse(ctx, err); err != nil {

@@ -83,9 +83,7 @@ func ReadNode() (Node, error) {
 			n.Rlimits[name] = l.Max
 		}
 	}
-	if b, err := os.ReadFile("/sys/module/apparmor/parameters/enabled"); err == nil {
-		n.AppArmor = strings.HasPrefix(string(b), "Y")
-	}
+	n.AppArmor = AppArmorEnabled()
 	_, err = os.Stat("/sys/fs/selinux/enforce")
 	n.SELinux = err == nil
 	return n, nil
@@ -130,7 +128,7 @@ func (n Node) ClampProcess(p *specs.Process) []string {
 		p.OOMScoreAdj = &own
 	}
 	if p.ApparmorProfile != "" && !n.AppArmor {
-		if p.ApparmorProfile != "unconfined" {
+		if p.ApparmorProfile != "unconfined" && p.ApparmorProfile != DefaultProfile {
 			warnings = append(warnings, "apparmor profile "+p.ApparmorProfile+": apparmor is off on this node")
 		}
 		p.ApparmorProfile = ""

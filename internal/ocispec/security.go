@@ -2,6 +2,7 @@ package ocispec
 
 import (
 	"fmt"
+	"os"
 	"strings"
 
 	"github.com/containerd/errdefs"
@@ -52,10 +53,22 @@ func setSeccomp(s *specs.Spec, profile *specs.LinuxSeccomp) {
 	s.Linux.Seccomp = profile
 }
 
-// AppArmor puts a loaded profile's name into a spec; "" and "unconfined" are
-// none. Whether the kernel has AppArmor is Node.Clamp's affair.
+// DefaultProfile is the name of the AppArmor profile of containers that name none.
+const DefaultProfile = "longshore-default"
+
+// AppArmorEnabled reports whether the kernel has AppArmor switched on.
+func AppArmorEnabled() bool {
+	b, err := os.ReadFile("/sys/module/apparmor/parameters/enabled")
+	return err == nil && strings.HasPrefix(string(b), "Y")
+}
+
+// AppArmor puts the name of an AppArmor profile into a spec: "" is the default profile, "unconfined"
+// is none. Node.Clamp takes it out where the kernel has no AppArmor.
 func AppArmor(s *specs.Spec, profile string) {
-	if profile == "unconfined" {
+	switch profile {
+	case "":
+		profile = DefaultProfile
+	case "unconfined":
 		profile = ""
 	}
 	s.Process.ApparmorProfile = profile

@@ -248,7 +248,7 @@ var criRules = []rule{
 	{key: "restrict_oom_score_adj", to: "none"},
 	{key: "disable_cgroup", note: "a container always has cgroups here"},
 	{key: "disable_proc_mount", note: "the CRI's procMount is always served here"},
-	{key: "disable_apparmor", note: "profiles that a pod names are applied, and there is no default profile: see docs/limits.md"},
+	{key: "disable_apparmor", note: "where AppArmor is on, containers have the profile longshore-default: a pod can ask for type Unconfined"},
 	{key: "enable_selinux", note: "labels that a pod names are applied, and none are chosen here: see docs/limits.md"},
 	{key: "selinux_category_range", usual: 1024, note: "no categories are chosen here"},
 	{key: "unset_seccomp_profile", note: "set kubelet's seccompDefault instead, which does the same for pods without a profile"},

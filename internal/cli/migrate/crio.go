@@ -200,7 +200,7 @@ var crioRules = []rule{
 	{key: "default_mounts_file", note: "an NRI plugin can add mounts to each container"},
 	{key: "seccomp_profile", note: "the default profile cannot be replaced: give pods a Localhost profile"},
 	{key: "privileged_seccomp_profile", note: "a privileged container has no profile unless its pod names one"},
-	{key: "apparmor_profile", usual: "crio-default", note: "there is no default profile here: give pods a Localhost profile"},
+	{key: "apparmor_profile", usual: "crio-default", note: "the default profile here is longshore-default and cannot be replaced: give pods a Localhost profile"},
 	{key: "selinux", note: "labels that a pod names are applied, and none are chosen here: see docs/limits.md"},
 	{key: "hostnetwork_disable_selinux", usual: true, to: "none"},
 	{key: "read_only", note: "containers are read-only if their pod says so (readOnlyRootFilesystem)"},

@@ -9,6 +9,7 @@ import (
 
 	v1 "github.com/longshore/longshore/api/cri/v1"
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/ocispec"
 )
 
 // TestRightsThatDoNotFitAreRefused: a privileged container needs a privileged
@@ -23,7 +24,7 @@ func TestRightsThatDoNotFitAreRefused(t *testing.T) {
 	}
 	plain := n.pod(t, "plain")
 	wantCode(t, "privileged in a plain sandbox", create(plain, &v1.LinuxContainerSecurityContext{Privileged: true}), codes.InvalidArgument)
-	if !appArmorOn() {
+	if !ocispec.AppArmorEnabled() {
 		wantCode(t, "a profile", create(plain, &v1.LinuxContainerSecurityContext{
 			Apparmor: &v1.SecurityProfile{ProfileType: v1.SecurityProfile_Localhost, LocalhostRef: "mine"},
 		}), codes.InvalidArgument)

@@ -193,31 +193,33 @@ func fitRights(sc *v1.LinuxContainerSecurityContext, pod *v1.RunPodSandboxReques
 	if sc.GetPrivileged() && !pod.GetConfig().GetLinux().GetSecurityContext().GetPrivileged() {
 		return invalid.Errorf("a privileged container in a sandbox that is not privileged")
 	}
-	if name := apparmor(sc); name != "" && name != "unconfined" && !appArmorOn() {
+	if name := apparmor(sc); name != "" && name != ocispec.DefaultProfile && !ocispec.AppArmorEnabled() {
 		return invalid.Errorf("apparmor profile %s: apparmor is off on this node", name)
 	}
 	return nil
 }
 
-func appArmorOn() bool {
-	b, err := os.ReadFile("/sys/module/apparmor/parameters/enabled")
-	return err == nil && strings.HasPrefix(string(b), "Y")
-}
-
-// apparmor is the name of a profile that the node has loaded; the runtime's
-// default is left to the node.
+// apparmor is the name of the container's AppArmor profile, "" for none. A container that asks for
+// no profile gets the default profile, as with containerd and CRI-O.
 func apparmor(sc *v1.LinuxContainerSecurityContext) string {
 	if sc.GetPrivileged() {
 		return ""
 	}
 	if p := sc.GetApparmor(); p != nil {
-		if p.GetProfileType() == v1.SecurityProfile_Localhost {
+		switch p.GetProfileType() {
+		case v1.SecurityProfile_Localhost:
 			return strings.TrimPrefix(p.GetLocalhostRef(), "localhost/")
+		case v1.SecurityProfile_Unconfined:
+			return ""
+		case v1.SecurityProfile_RuntimeDefault:
 		}
-		return ""
+		return ocispec.DefaultProfile
 	}
 	name, _ := strings.CutPrefix(sc.GetApparmorProfile(), "localhost/") //nolint:staticcheck // older clients send it
-	if name == "runtime/default" || name == "unconfined" {
+	switch name {
+	case "", "runtime/default":
+		return ocispec.DefaultProfile
+	case "unconfined":
 		return ""
 	}
 	return name

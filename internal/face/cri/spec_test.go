@@ -14,6 +14,7 @@ import (
 
 	v1 "github.com/longshore/longshore/api/cri/v1"
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/ocispec"
 )
 
 const (
@@ -325,6 +326,7 @@ func TestSecurity(t *testing.T) {
 		for want, sc := range map[string]*v1.LinuxContainerSecurityContext{
 			"mine":  {Apparmor: &v1.SecurityProfile{ProfileType: v1.SecurityProfile_Localhost, LocalhostRef: "mine"}},
 			"older": {ApparmorProfile: "localhost/older"},
+			"":      {Apparmor: &v1.SecurityProfile{ProfileType: v1.SecurityProfile_Unconfined}},
 		} {
 			if s := mustSpec(t, testAsk(t, security(func(to *v1.LinuxContainerSecurityContext) {
 				to.Apparmor, to.ApparmorProfile = sc.GetApparmor(), sc.GetApparmorProfile() //nolint:staticcheck // older clients send it
@@ -333,7 +335,14 @@ func TestSecurity(t *testing.T) {
 			}
 		}
 		for name, sc := range map[string]*v1.LinuxContainerSecurityContext{
-			"none": {}, "unconfined": {Apparmor: &v1.SecurityProfile{ProfileType: v1.SecurityProfile_Unconfined}}, "older unconfined": {ApparmorProfile: "unconfined"},
+			"none": {}, "default": {Apparmor: &v1.SecurityProfile{}}, "older default": {ApparmorProfile: "runtime/default"},
+		} {
+			if got := apparmor(sc); got != ocispec.DefaultProfile {
+				t.Errorf("%s: profile %q", name, got)
+			}
+		}
+		for name, sc := range map[string]*v1.LinuxContainerSecurityContext{
+			"unconfined": {Apparmor: &v1.SecurityProfile{ProfileType: v1.SecurityProfile_Unconfined}}, "older unconfined": {ApparmorProfile: "unconfined"},
 			"privileged": {Privileged: true, Apparmor: &v1.SecurityProfile{ProfileType: v1.SecurityProfile_Localhost, LocalhostRef: "mine"}},
 		} {
 			if got := apparmor(sc); got != "" {

@@ -48,6 +48,9 @@ func TestAStandaloneContainer(t *testing.T) {
 	if got := strings.Join(spec.Process.Args, " "); got != "/bin/sh -c serve --now" || spec.Process.Cwd != "/srv" || spec.Process.User.UID != 33 {
 		t.Errorf("runs %q in %s as %v", got, spec.Process.Cwd, spec.Process.User)
 	}
+	if p := spec.Process.ApparmorProfile; p != "longshore-default" {
+		t.Errorf("AppArmor profile %q", p)
+	}
 	for _, want := range []string{"A=call", "MESOS_SANDBOX=/mnt/mesos/sandbox", "PATH=/bin", "HOME=/var/www"} {
 		if !strings.Contains(strings.Join(spec.Process.Env, "\n"), want) {
 			t.Errorf("environment %v lacks %s", spec.Process.Env, want)

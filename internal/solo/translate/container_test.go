@@ -7,7 +7,24 @@ import (
 	"github.com/containerd/errdefs"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/ocispec"
 )
+
+// TestAppArmorProfiles: a container that names no profile has the default, and a privileged one none.
+func TestAppArmorProfiles(t *testing.T) {
+	for want, requests := range map[string][]*longshorev1.CreateRequest{
+		"longshore-default": {{}, {Unmasked: true}},
+		"mine":              {{Apparmor: "mine"}, {Apparmor: "mine", Privileged: true}},
+		"":                  {{Apparmor: "unconfined"}, {Privileged: true}},
+	} {
+		for _, req := range requests {
+			s := ocispec.New()
+			if err := confine(s, req); err != nil || s.Process.ApparmorProfile != want {
+				t.Errorf("%v: profile %q, want %q, %v", req, s.Process.ApparmorProfile, want, err)
+			}
+		}
+	}
+}
 
 func TestMadeUpNamesAreValid(t *testing.T) {
 	for image, want := range map[string]string{

@@ -28,7 +28,9 @@ func confine(s *specs.Spec, req *longshorev1.CreateRequest) error {
 			return err
 		}
 	}
-	ocispec.AppArmor(s, req.GetApparmor())
+	if req.GetApparmor() != "" || !req.GetPrivileged() {
+		ocispec.AppArmor(s, req.GetApparmor())
+	}
 	if req.GetUnmasked() {
 		s.Linux.MaskedPaths, s.Linux.ReadonlyPaths = nil, nil
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/longshore/longshore/internal/dockerhttp"
 	"github.com/longshore/longshore/internal/dockertypes"
 	"github.com/longshore/longshore/internal/hostinfo"
+	"github.com/longshore/longshore/internal/ocispec"
 	kernel "github.com/longshore/longshore/internal/stats"
 )
 
@@ -111,7 +112,7 @@ func (s *Server) describe(ctx context.Context) (*dockertypes.SystemInfo, error) 
 	} else {
 		doc.OomKillDisable, doc.SwapLimit = true, len(content("/sys/fs/cgroup/memory/memory.memsw.limit_in_bytes")) > 0
 	}
-	if bytes.HasPrefix(content("/sys/module/apparmor/parameters/enabled"), []byte("Y")) {
+	if ocispec.AppArmorEnabled() {
 		doc.SecurityOptions = append([]string{"name=apparmor"}, doc.SecurityOptions...)
 	}
 	doc.RegistryConfig = &dockertypes.RegistryConfig{

@@ -16,6 +16,7 @@ import (
 	"github.com/longshore/longshore/internal/dockerhttp"
 	"github.com/longshore/longshore/internal/dockertypes"
 	"github.com/longshore/longshore/internal/face/docker/translate"
+	"github.com/longshore/longshore/internal/ocispec"
 	"github.com/longshore/longshore/internal/solo"
 )
 
@@ -159,6 +160,9 @@ func (o *Object) Inspect() *dockertypes.Container {
 	if dir := o.Sandbox.Dir; dir != "" && !never {
 		doc.ResolvConfPath, doc.HostnamePath, doc.HostsPath = dir+"/resolv.conf", dir+"/hostname", dir+"/hosts"
 	}
+	if ocispec.AppArmorEnabled() && !never {
+		doc.AppArmorProfile = o.profile()
+	}
 	config := *o.Asked.Config
 	if config.Hostname == "" && o.Sandbox.Config.Namespaces.Net.Mode != core.Joined {
 		config.Hostname = o.Sandbox.Config.Hostname
@@ -168,6 +172,18 @@ func (o *Object) Inspect() *dockertypes.Container {
 	}
 	doc.Config = &config
 	return doc
+}
+
+// profile returns the name of the AppArmor profile that the container's program has, as dockerd does.
+func (o *Object) profile() string {
+	p, err := ocispec.BundleProcess(o.Container.Bundle)
+	switch {
+	case err != nil:
+		return "" // it is being removed
+	case p.ApparmorProfile == "":
+		return "unconfined"
+	}
+	return p.ApparmorProfile
 }
 
 func orNo(name string) string {

@@ -41,6 +41,7 @@ func (l Launch) baseSpec() (*specs.Spec, error) {
 	if err := l.mounts(s); err != nil {
 		return nil, err
 	}
+	ocispec.AppArmor(s, "")
 	return s, ocispec.DefaultSeccomp(s)
 }
 

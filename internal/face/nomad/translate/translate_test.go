@@ -408,6 +408,16 @@ func TestWhatTheOperatorPermits(t *testing.T) {
 	if l := b.spec(map[string]any{}).Linux; len(l.MaskedPaths) == 0 || len(l.ReadonlyPaths) == 0 {
 		t.Error("a task's system paths are neither masked nor read-only")
 	}
+	for want, config := range map[string]map[string]any{
+		"longshore-default": {}, "mine": {"security_opt": []string{"apparmor=mine"}}, "": {"security_opt": []string{"apparmor=unconfined"}},
+	} {
+		if got := b.spec(config).Process.ApparmorProfile; got != want {
+			t.Errorf("%v: AppArmor profile %q, want %q", config, got, want)
+		}
+	}
+	if got := b.spec(map[string]any{"privileged": true}).Process.ApparmorProfile; got != "" {
+		t.Errorf("a privileged task has the AppArmor profile %q", got)
+	}
 	b.session.AllowCaps = []string{"CHOWN"}
 	if caps := b.spec(map[string]any{}).Process.Capabilities.Bounding; len(caps) != 1 || caps[0] != "CAP_CHOWN" {
 		t.Errorf("capabilities %v", caps)

@@ -78,6 +78,21 @@ func TestLabels(t *testing.T) {
 	}
 }
 
+// TestProfiles: a task has the default AppArmor profile unless it asks for none.
+func TestProfiles(t *testing.T) {
+	for want, asked := range map[string]*swarmv1.Privileges{
+		"longshore-default": nil, "": {Apparmor: &swarmv1.Privileges_AppArmorOpts{Mode: swarmv1.Privileges_AppArmorOpts_DISABLED}},
+	} {
+		a, err := Read(task(func(_ *swarmv1.Task, c *swarmv1.ContainerSpec) { c.Privileges = asked }), theNode)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s, err := a.base(); err != nil || s.Process.ApparmorProfile != want {
+			t.Errorf("%v: profile %q, want %q, %v", asked, s.Process.ApparmorProfile, want, err)
+		}
+	}
+}
+
 // TestTemplatesOfFiles: secrets and configs with a templating driver are expanded, with each other
 // and the task's variables.
 func TestTemplatesOfFiles(t *testing.T) {

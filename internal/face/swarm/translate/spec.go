@@ -208,12 +208,14 @@ func (a Task) base() (*specs.Spec, error) {
 	if err := a.label(s); err != nil {
 		return nil, err
 	}
+	if a.spec.GetPrivileges().GetApparmor().GetMode() != swarmv1.Privileges_AppArmorOpts_DISABLED {
+		ocispec.AppArmor(s, "")
+	}
 	return s, a.filter(s)
 }
 
 // label puts on the SELinux label that the task asks for. Where the kernel has none, it is left
-// out, as with docker, and the container's warnings say so. No AppArmor profile is put on, whether
-// the task asks for the default, which the node has not, or for none.
+// out, as with docker, and the container's warnings say so.
 func (a Task) label(s *specs.Spec) (err error) {
 	l := a.spec.GetPrivileges().GetSelinuxContext()
 	if l.GetDisable() {
