@@ -128,6 +128,9 @@ type node struct {
 
 func (n node) AdjustContainer(ctx context.Context, _ *core.Sandbox, c *core.Container, spec *specs.Spec) error {
 	c.Warnings = append(c.Warnings, n.of.Clamp(spec)...)
+	if err := ocispec.ApplyLevels(spec); err != nil {
+		return err
+	}
 	if spec.Process == nil {
 		return nil
 	}

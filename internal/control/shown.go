@@ -120,6 +120,9 @@ func partsOf(req *longshorev1.CreateRequest) shown {
 	if p := req.GetApparmor(); p != "" {
 		s.Security = append(s.Security, "apparmor="+p)
 	}
+	if l := req.GetAnnotations()[core.LandlockAnnotation]; l != "" {
+		s.Security = append(s.Security, "landlock="+l)
+	}
 	if req.GetNewPrivileges() {
 		s.Security = append(s.Security, "no-new-privileges=false")
 	}

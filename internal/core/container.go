@@ -189,8 +189,8 @@ type Container struct {
 	Bundle  string     `json:"bundle,omitempty"`
 	Runtime string     `json:"runtime,omitempty"` // the runtime that runs it, by its name in the config
 	Cgroup  CgroupRef  `json:"cgroup"`
-	// Confinement describes the confinement of a program that holds only its descriptors; nil for
-	// others.
+	// Confinement describes the confinement of a program that holds only its descriptors, or of a
+	// container with levels of Landlock; nil for others.
 	Confinement *Confinement `json:"confinement,omitempty"`
 	// Refused is set when the runtime refused the program while it created the container. Such a
 	// container has no process, and starting it fails.

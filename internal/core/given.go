@@ -13,6 +13,9 @@ const (
 	GrantAnnotation = "longshore.grants"
 )
 
+// LandlockAnnotation is the annotation of a spec with the container's levels of Landlock: see ocispec.ParseLevels.
+const LandlockAnnotation = "longshore.landlock"
+
 // WasmHandlers are the names of handlers for pods with both WebAssembly and ordinary programs: those run by
 // GrantHandler's runtime, these by the default one.
 func WasmHandlers() []string { return []string{"wasm", "wasi"} }
@@ -81,10 +84,13 @@ type Confine struct {
 	Spec *specs.Spec
 }
 
-// Confinement is the part of a Confine that the kernel enforces, read back from the process.
+// Confinement is the part of a Confine, or of a container's levels of Landlock, that the kernel enforces, read back from
+// the process.
 type Confinement struct {
 	// Landlock is the version of Landlock's interface that was used; 0 is none.
 	Landlock int `json:"landlock"`
+	// Levels are those of an ordinary container, by name.
+	Levels []string `json:"levels,omitempty"`
 	// Seccomp, NoNewPrivileges and NoCapabilities say that the process has a filter of system calls,
 	// gets no privileges by executing, and has no capability.
 	Seccomp         bool `json:"seccomp"`

@@ -11,6 +11,7 @@ import (
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 	"github.com/longshore/longshore/internal/cli/typed"
+	"github.com/longshore/longshore/internal/core"
 )
 
 // otherNames maps flag names of other tools to ours.
@@ -37,7 +38,7 @@ func (f *moreFlags) define(fl *pflag.FlagSet, r *longshorev1.CreateRequest) {
 	fl.StringArrayVar(&f.gpus, "gpus", nil, "GPUs by the Container Device Interface: all, or device=NAME[,NAME]; short for --device nvidia.com/gpu=…")
 	fl.StringVar(&f.shm, "shm-size", "", "size of /dev/shm, such as 256m (default: 64m)")
 	fl.StringArrayVar(&f.sysctls, "sysctl", nil, "kernel parameter of the container's own namespaces, NAME=value")
-	fl.StringArrayVar(&f.security, "security-opt", nil, "seccomp=FILE|unconfined, apparmor=PROFILE, no-new-privileges[=false], systempaths=unconfined")
+	fl.StringArrayVar(&f.security, "security-opt", nil, "seccomp=FILE|unconfined, apparmor=PROFILE, landlock=LEVEL[,LEVEL], no-new-privileges[=false], systempaths=unconfined")
 	fl.StringArrayVar(&r.Groups, "group-add", nil, "further group, by name or number")
 	fl.StringVar(&r.Pid, "pid", "", "pid namespace: host, container:NAME, or empty for its own")
 	fl.StringVar(&r.Ipc, "ipc", "", "ipc namespace: host, container:NAME, shareable, or empty for its own")
@@ -123,8 +124,12 @@ func (f *moreFlags) fill(r *longshorev1.CreateRequest) error {
 	if r.Sysctls, err = typed.Labels(f.sysctls); err != nil {
 		return fmt.Errorf("--sysctl: %w", err)
 	}
-	if r.Annotations, err = typed.Labels(f.annotations); err != nil {
+	annotations, err := typed.Labels(f.annotations)
+	if err != nil {
 		return fmt.Errorf("--annotation: %w", err)
+	}
+	for k, v := range annotations { // beside those of --security-opt
+		addAnnotation(r, k, v)
 	}
 	return errors.Join(f.sizes(r), f.log(r), f.health.fill(r), f.io.fill(r))
 }
@@ -259,13 +264,22 @@ func AddSecurity(r *longshorev1.CreateRequest, s string) error {
 		r.Seccomp = profile
 	case name == "apparmor" && ok:
 		r.Apparmor = value
+	case name == "landlock" && ok:
+		addAnnotation(r, core.LandlockAnnotation, value)
 	case name == "systempaths" && value == "unconfined":
 		r.Unmasked = true
 	case name == "label" && value == "disable": // we set no label
 	default:
-		return errors.New("only seccomp=FILE, seccomp=unconfined, apparmor=PROFILE, no-new-privileges, systempaths=unconfined and label=disable are supported")
+		return errors.New("only seccomp=FILE, seccomp=unconfined, apparmor=PROFILE, landlock=LEVELS, no-new-privileges, systempaths=unconfined and label=disable are supported")
 	}
 	return nil
+}
+
+func addAnnotation(r *longshorev1.CreateRequest, key, value string) {
+	if r.Annotations == nil {
+		r.Annotations = map[string]string{}
+	}
+	r.Annotations[key] = value
 }
 
 // gpuNames returns the names of the Container Device Interface for the value of --gpus.

@@ -1,6 +1,7 @@
 package cri
 
 import (
+	"cmp"
 	"path"
 	"slices"
 	"strings"
@@ -19,6 +20,13 @@ func document(req *v1.CreateContainerRequest) (string, bool) {
 	}
 	doc, ok := req.GetSandboxConfig().GetAnnotations()[core.GrantAnnotation+"/"+req.GetConfig().GetMetadata().GetName()]
 	return doc, ok
+}
+
+// levels returns the container's levels of Landlock: those of its own annotation, or of its pod's for the container or
+// for all of them.
+func levels(req *v1.CreateContainerRequest) string {
+	pod := req.GetSandboxConfig().GetAnnotations()
+	return cmp.Or(req.GetConfig().GetAnnotations()[core.LandlockAnnotation], pod[core.LandlockAnnotation+"/"+req.GetConfig().GetMetadata().GetName()], pod[core.LandlockAnnotation])
 }
 
 // holdsOnly reports whether the program holds only its grants: because of its document, of its pod's handler, because

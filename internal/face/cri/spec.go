@@ -180,6 +180,7 @@ func (a containerAsk) base() (*specs.Spec, error) {
 		Linux:       &specs.Linux{Resources: limits},
 		Annotations: annotations(a.req, a.sandbox),
 	}
+	ocispec.SetLevels(s, levels(a.req))
 	if err := a.mounts(s); err != nil {
 		return nil, err
 	}

@@ -541,3 +541,22 @@ func TestPrivilegedWithoutHostDevices(t *testing.T) {
 		}
 	}
 }
+
+// TestLevelsOfLandlockComeFromTheNearestAnnotation: the container's own, its pod's for the container, its pod's for all.
+func TestLevelsOfLandlockComeFromTheNearestAnnotation(t *testing.T) {
+	for _, c := range []struct {
+		want     string
+		own, pod map[string]string
+	}{
+		{"", nil, map[string]string{"longshore.landlock/other": "no-network-bind"}},
+		{"no-network-bind", nil, map[string]string{core.LandlockAnnotation: "no-network-bind"}},
+		{"read-only-system", nil, map[string]string{core.LandlockAnnotation: "no-network-bind", core.LandlockAnnotation + "/c": "read-only-system"}},
+		{"no-network-connect", map[string]string{core.LandlockAnnotation: "no-network-connect"}, map[string]string{core.LandlockAnnotation + "/c": "read-only-system"}},
+	} {
+		a := testAsk(t, func(cfg *v1.ContainerConfig) { cfg.Annotations, cfg.Command = c.own, []string{"sh"} })
+		a.req.SandboxConfig = &v1.PodSandboxConfig{Annotations: c.pod}
+		if got := mustSpec(t, a, nil).Annotations[core.LandlockAnnotation]; got != c.want {
+			t.Errorf("container %v, pod %v: %q", c.own, c.pod, got)
+		}
+	}
+}

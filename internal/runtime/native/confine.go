@@ -10,6 +10,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/ocispec"
 	"github.com/longshore/longshore/internal/runtime/native/compile"
 	"github.com/longshore/longshore/internal/runtime/native/plan"
 	"github.com/longshore/longshore/internal/runtime/native/seccomp"
@@ -72,6 +73,15 @@ func addDescriptors(in *compile.Input, c core.RuntimeCreate, landlock int) (file
 		}
 	}
 	return files, nil
+}
+
+// levelsOf returns the names of a spec's levels of Landlock. The plan's compiler has checked them.
+func levelsOf(s *specs.Spec) []string {
+	l, err := ocispec.LevelsOf(s)
+	if err != nil {
+		return nil
+	}
+	return l.Names()
 }
 
 // confinement reads back the confinement of a process that waits for its start. If the process is

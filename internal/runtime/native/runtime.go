@@ -256,6 +256,11 @@ func (r *Runtime) create(ctx context.Context, c core.RuntimeCreate) (int, error)
 	if err != nil {
 		return launched.Pid, r.startError(ctx, c.ID, nil, err)
 	}
+	if levels := levelsOf(c.Spec); c.Confined != nil && in.Confine == nil && len(levels) > 0 {
+		k := confinement(launched.Pid, &compile.Confine{Landlock: r.o.Host.Landlock})
+		k.Levels, k.Left = levels, nil
+		c.Confined(k)
+	}
 	if c.Confined != nil && in.Confine != nil {
 		c.Confined(confinement(launched.Pid, in.Confine))
 	}
@@ -339,6 +344,9 @@ func execSpec(s *specs.Spec) *specs.Spec {
 	kept := &specs.Spec{Linux: &specs.Linux{Namespaces: s.Linux.Namespaces, Seccomp: s.Linux.Seccomp, Personality: s.Linux.Personality, MemoryPolicy: s.Linux.MemoryPolicy}}
 	if p := s.Linux.Seccomp; p != nil && p.ListenerPath != "" {
 		kept.Version, kept.Annotations = s.Version, s.Annotations
+	}
+	if _, ok := s.Annotations[core.LandlockAnnotation]; ok { // an exec makes its rules from the mounts
+		kept.Annotations, kept.Mounts = s.Annotations, s.Mounts
 	}
 	if hasHooks(s.Hooks) {
 		kept.Hooks = s.Hooks

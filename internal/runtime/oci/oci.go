@@ -122,6 +122,9 @@ func (r *Runtime) Create(ctx context.Context, c core.RuntimeCreate) (int, error)
 	if len(c.Given) > 0 || c.Confine != nil {
 		return 0, fmt.Errorf("create container %s: runtime %s cannot give descriptors to a program: %w", c.ID, r.Name(), errdefs.ErrNotImplemented)
 	}
+	if _, ok := c.Spec.Annotations[core.LandlockAnnotation]; ok {
+		return 0, fmt.Errorf("create container %s: annotation %s: runtime %s cannot enforce it, native can: %w", c.ID, core.LandlockAnnotation, r.Name(), errdefs.ErrNotImplemented)
+	}
 	if c.Cgroup.Delegated() {
 		return 0, fmt.Errorf("create container %s: runtime %s cannot give a container cgroups to divide, as systemd needs: %w", c.ID, r.Name(), errdefs.ErrNotImplemented)
 	}

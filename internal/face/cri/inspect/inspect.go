@@ -76,7 +76,7 @@ type containerInfo struct {
 	Cgroup   core.CgroupRef      `json:"cgroup"`
 	Runtime  string              `json:"runtime"`
 	Warnings []string            `json:"warnings"`
-	// Confinement says what the kernel confines a program by that holds only its descriptors.
+	// Confinement says what the kernel confines a program by that holds only its descriptors, or that has levels of Landlock.
 	Confinement *core.Confinement `json:"confinement,omitempty"`
 }
 

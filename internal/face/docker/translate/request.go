@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/dockertypes"
 	"github.com/longshore/longshore/internal/invalid"
 )
@@ -233,6 +234,11 @@ func (c *Create) security(req *longshorev1.CreateRequest) error {
 			if value != "disable" {
 				return invalid.Errorf("invalid --security-opt: %q: the node has no SELinux", o)
 			}
+		case "landlock": // no option of dockerd's
+			if req.Annotations = maps.Clone(req.Annotations); req.Annotations == nil {
+				req.Annotations = map[string]string{}
+			}
+			req.Annotations[core.LandlockAnnotation] = value
 		case "systempaths":
 			req.Unmasked = value == "unconfined"
 		default:

@@ -270,20 +270,22 @@ func (l Launch) ContainerConfig(sandbox core.ID, images Images) (core.ContainerC
 	if err != nil {
 		return c, err
 	}
+	levels, _ := l.label(core.LandlockAnnotation)
+	ocispec.SetLevels(base, levels)
 	c.Spec = l.specFunc(base)
-	doc, asked := l.document()
+	doc, asked := l.label(core.GrantAnnotation)
 	ocispec.Granted{
 		Document: doc, Asked: asked, Image: &images.Root, Identity: core.Identity{Pod: l.Root(), Container: l.ID, Image: l.Image()},
 	}.Apply(&c)
 	return c, nil
 }
 
-// document returns the document of the program's grants, if it may hold nothing else. The labels of its networks are
-// the only ones that the API has for a container.
-func (l Launch) document() (doc string, asked bool) {
+// label returns the value of a label of the container. The labels of its networks are the only ones that the API has
+// for a container.
+func (l Launch) label(key string) (value string, ok bool) {
 	for _, n := range l.Container.GetNetworkInfos() {
 		for _, label := range n.GetLabels().GetLabels() {
-			if label.GetKey() == core.GrantAnnotation {
+			if label.GetKey() == key {
 				return label.GetValue(), true
 			}
 		}

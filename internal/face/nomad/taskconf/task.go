@@ -88,6 +88,7 @@ type DNS struct{ Servers, Searches, Options []string }
 type Security struct {
 	Seccomp         string // "", unconfined, or a profile's path
 	AppArmor        string
+	Landlock        string // levels, see ocispec.ParseLevels
 	NoNewPrivileges bool
 	AllPaths        bool // nothing of /proc and /sys is masked or read-only
 }
@@ -296,6 +297,11 @@ func (t *Task) security(v schema.Values) error {
 			t.Security.Seccomp = value
 		case name == "apparmor" && value != "":
 			t.Security.AppArmor = value
+		case name == "landlock":
+			if _, err := ocispec.ParseLevels(value); err != nil {
+				return invalid.Errorf("config.security_opt %q: %v", o, err)
+			}
+			t.Security.Landlock = value
 		case name == "label": // of SELinux, which Nomad's nodes with this driver do not have
 			t.warn("config.security_opt %q has no effect", o)
 		case name == "systempaths" && value == "unconfined":
@@ -303,7 +309,7 @@ func (t *Task) security(v schema.Values) error {
 		case name == "no-new-privileges" && slices.Contains([]string{"", "true"}, value):
 			t.Security.NoNewPrivileges = true
 		default:
-			return invalid.Errorf("config.security_opt %q is none of seccomp=unconfined, seccomp=/PROFILE, apparmor=PROFILE, systempaths=unconfined, no-new-privileges", o)
+			return invalid.Errorf("config.security_opt %q is none of seccomp=unconfined, seccomp=/PROFILE, apparmor=PROFILE, landlock=LEVELS, systempaths=unconfined, no-new-privileges", o)
 		}
 	}
 	return nil

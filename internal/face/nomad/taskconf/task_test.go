@@ -23,7 +23,7 @@ func whole() map[string]any {
 		"image": "redis:7", "image_pull_timeout": "90s", "command": "redis-server", "args": []string{"--port", "1"}, "entrypoint": []string{}, "work_dir": "/data",
 		"hostname": nil, "env": map[string]any{"A": "1"}, "labels": []any{map[string]any{"a": "b"}, map[string]any{"c": "d"}},
 		"network_mode": "container:side-5f0f0c4e-8d5c-4f3d-9a5d-000000000001", "ports": nil, "dns_servers": []string{"192.0.2.1"}, "extra_hosts": []string{"db:192.0.2.2"},
-		"pid_mode": "host", "cap_drop": []string{"ALL"}, "security_opt": []string{"no-new-privileges", "seccomp=unconfined", "apparmor:web"},
+		"pid_mode": "host", "cap_drop": []string{"ALL"}, "security_opt": []string{"no-new-privileges", "seccomp=unconfined", "apparmor:web", "landlock=no-network-bind,read-only-system"},
 		"mount": []any{
 			map[string]any{"type": "bind", "source": "local/conf", "target": "/conf", "readonly": true, "bind_options": map[string]any{"propagation": "rslave"}, "tmpfs_options": nil},
 			map[string]any{"type": "image", "source": "models", "target": "/m", "image_options": map[string]any{"subpath": "/small"}},
@@ -50,7 +50,7 @@ func TestEveryKeyIsRead(t *testing.T) {
 		Image: "redis:7", Pull: "missing", PullTimeout: 90 * time.Second, Auth: taskconf.Auth{Username: "u", Password: "p"},
 		Command: []string{"redis-server", "--port", "1"}, Entrypoint: []string{}, WorkDir: "/data", Env: map[string]string{"A": "1"}, Labels: map[string]string{"a": "b", "c": "d"},
 		Network: "task:side", DNS: taskconf.DNS{Servers: []string{"192.0.2.1"}}, ExtraHosts: []string{"db:192.0.2.2"}, HostPID: true, CapDrop: []string{"ALL"},
-		Security: taskconf.Security{Seccomp: "unconfined", AppArmor: "web", NoNewPrivileges: true},
+		Security: taskconf.Security{Seccomp: "unconfined", AppArmor: "web", Landlock: "no-network-bind,read-only-system", NoNewPrivileges: true},
 		Mounts: []taskconf.Mount{
 			{Type: "bind", Source: "local/conf", Target: "/conf", ReadOnly: true, Propagation: "rslave"},
 			{Type: "image", Source: "models", Target: "/m", SubPath: "/small", Pull: "always"},
@@ -210,6 +210,7 @@ func TestWhatCannotBeIsRefused(t *testing.T) {
 		"config.memory_swap \"0\"":      {"memory_swap": "0"},
 		"config.memory_swappiness":      {"memory_swappiness": 101},
 		"config.shm_size":               {"shm_size": "big"},
+		"level of Landlock":             {"security_opt": []string{"landlock=most"}},
 		"of config.security_opt":        {"apparmor_profile": "a", "security_opt": []string{"apparmor=b"}},
 		"config.entrypoint cannot be":   {"entrypoint": 7},
 		"config.volumes \"a:/b:odd\"":   {"volumes": []string{"a:/b:odd"}},

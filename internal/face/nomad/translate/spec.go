@@ -61,6 +61,7 @@ func (a Task) base() (*specs.Spec, error) {
 		return nil, err
 	}
 	ocispec.AppArmor(s, a.Conf.Security.AppArmor)
+	ocispec.SetLevels(s, a.Conf.Security.Landlock)
 	if a.Conf.Security.AllPaths {
 		s.Linux.MaskedPaths, s.Linux.ReadonlyPaths = nil, nil
 	}

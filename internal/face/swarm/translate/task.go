@@ -327,6 +327,7 @@ func (a Task) Container(img core.Image, p Place) (core.ContainerConfig, error) {
 		return c, err
 	}
 	ocispec.AddMounts(s, clusters)
+	ocispec.SetLevels(s, a.spec.GetLabels()[core.LandlockAnnotation])
 	c.Spec = a.finish(s)
 	doc, asked := a.spec.GetLabels()[core.GrantAnnotation]
 	ocispec.Granted{

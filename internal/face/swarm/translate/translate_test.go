@@ -234,7 +234,7 @@ func TestATaskInFull(t *testing.T) {
 		}
 		t.LogDriver = &swarmv1.Driver{Name: "json-file", Options: map[string]string{"max-size": "1m", "max-file": "5"}}
 		proto.Merge(c, &swarmv1.ContainerSpec{
-			Labels: map[string]string{"own": "x"}, Command: []string{"/bin/serve"}, Args: []string{"-v"}, Env: []string{"WHO={{.Service.Name}}.{{.Task.Slot}}@{{.Node.Hostname}}", "A=b"},
+			Labels: map[string]string{"own": "x", core.LandlockAnnotation: "no-network-bind"}, Command: []string{"/bin/serve"}, Args: []string{"-v"}, Env: []string{"WHO={{.Service.Name}}.{{.Task.Slot}}@{{.Node.Hostname}}", "A=b"},
 			Hostname: "{{.Node.ID}}-{{.Task.Slot}}", Dir: "/srv", User: "web", Groups: []string{"staff"}, Init: wrapperspb.Bool(true), ReadOnly: true, OpenStdin: true,
 			StopSignal: "SIGINT", StopGracePeriod: durationpb.New(3 * time.Second), Hosts: []string{"10.0.0.9 db db.local", "10.0.0.9 cache"},
 			DnsConfig: &swarmv1.ContainerSpec_DNSConfig{Nameservers: []string{"9.9.9.9"}, Search: []string{"local"}}, PidsLimit: 50, OomScoreAdj: 200,
@@ -292,6 +292,9 @@ func TestATaskInFull(t *testing.T) {
 	}
 	if caps := s.Process.Capabilities.Bounding; !slices.Contains(caps, "CAP_SYS_TIME") || slices.Contains(caps, "CAP_CHOWN") || s.Linux.Seccomp != nil {
 		t.Errorf("capabilities %v, seccomp %v", caps, s.Linux.Seccomp)
+	}
+	if s.Annotations[core.LandlockAnnotation] != "no-network-bind" {
+		t.Errorf("annotations %v", s.Annotations)
 	}
 	r := s.Linux.Resources
 	if *r.Memory.Limit != 64<<20 || *r.Memory.Swap != 80<<20 || *r.Memory.Reservation != 32<<20 || *r.Memory.Swappiness != 10 || *r.CPU.Quota != 150_000 || *r.Pids.Limit != 50 {

@@ -140,27 +140,38 @@ func (c *compiler) landlockRules() (int, error) {
 		return -1, notDone("a pid namespace that is joined by a program that holds only its descriptors")
 	}
 	fs, net, scoped := handled(l.Landlock)
-	size := 8 // struct landlock_ruleset_attr grew with the versions
-	switch {
-	case l.Landlock >= 6:
-		size = 24
-	case l.Landlock >= 4:
-		size = 16
-	}
-	rules, _ := c.open("landlock", unix.SYS_LANDLOCK_CREATE_RULESET, plan.P(c.plan.Words(fs, net, scoped)), plan.V(size), plan.V(0))
+	rules := ruleset(&c.draft, l.Landlock, fs, net, scoped)
 	for i, a := range l.Access {
 		rights := allowed(a, l.Dirs[i]) & fs
 		if rights == 0 {
 			continue
 		}
-		rule := make([]byte, 0, sizeofPathBeneath)
-		for shift := 0; shift < 64; shift += 8 {
-			rule = append(rule, byte(rights>>shift))
-		}
-		rule = append(rule, byte(fdError+i), 0, 0, 0)
-		c.plan.Add("landlock rule", unix.SYS_LANDLOCK_ADD_RULE, plan.V(rules), plan.V(unix.LANDLOCK_RULE_PATH_BENEATH), plan.P(c.plan.Bytes(rule)), plan.V(0))
+		addRule(&c.draft, rules, fdError+i, rights)
 	}
 	return rules, nil
+}
+
+// ruleset makes a ruleset and returns its descriptor.
+func ruleset(d *draft, version int, fs, net, scoped uint64) int {
+	size := 8 // struct landlock_ruleset_attr grew with the versions
+	switch {
+	case version >= 6:
+		size = 24
+	case version >= 4:
+		size = 16
+	}
+	rules, _ := d.open("landlock", unix.SYS_LANDLOCK_CREATE_RULESET, plan.P(d.plan.Words(fs, net, scoped)), plan.V(size), plan.V(0))
+	return rules
+}
+
+// addRule allows the rights beneath the file that is open as fd.
+func addRule(d *draft, rules, fd int, rights uint64) *plan.Op {
+	attr := make([]byte, 0, sizeofPathBeneath)
+	for shift := 0; shift < 64; shift += 8 {
+		attr = append(attr, byte(rights>>shift))
+	}
+	attr = append(attr, byte(fd), byte(fd>>8), 0, 0)
+	return d.plan.Add("landlock rule", unix.SYS_LANDLOCK_ADD_RULE, plan.V(rules), plan.V(unix.LANDLOCK_RULE_PATH_BENEATH), plan.P(d.plan.Bytes(attr)), plan.V(0))
 }
 
 // restrict applies a ruleset to the process and closes it.

@@ -49,6 +49,9 @@ func (c *compiler) process(p *specs.Process) error {
 	if err != nil {
 		return err
 	}
+	if err := c.restrictToLevels(); err != nil {
+		return err
+	}
 	// Set the limits after the last open, which they could forbid.
 	if err := c.rlimits(p); err != nil {
 		return err

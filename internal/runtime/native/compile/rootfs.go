@@ -88,6 +88,9 @@ func (r *rootfs) enter(prop uint64) (old int, err error) {
 
 // fill makes the mounts, the working directory, the devices and the terminal, and protects the paths that the spec names.
 func (r *rootfs) fill() error {
+	if err := r.noExecDirs(); err != nil {
+		return err
+	}
 	for i, m := range r.in.Spec.Mounts {
 		if err := r.mount(i, m); err != nil {
 			return fmt.Errorf("mounts[%d] (%s): %w", i, m.Destination, err)
