@@ -5,6 +5,7 @@
 #   hack/vm.sh powercut [N]   cuts the power N times (20) in the middle of work: hack/vm/powercut
 #   hack/vm.sh services [N]   reboots a node with twelve services N times (20), and cuts its power N times
 #   hack/vm.sh powercut-self  tests that test with a stand-in for the agent
+#   hack/vm.sh profiles       the tests of AppArmor, in a guest with its parser
 #   hack/vm.sh kata           longshore-guest as the first process of guests of its own: hack/vm/kata.sh
 #   hack/vm.sh shell          a shell in the guest; exit ends it, nothing is kept
 # Needs the packages of `hack/deps.sh vm` and root (the guest's files belong to
@@ -187,12 +188,13 @@ tests() { # mode, package…
   local start=$SECONDS
   : >"$run/unbuilt"
   collect "$run/longshore" "${packages[@]#./}"
+  [ -z "${added:-}" ] || { mkdir "$run/longshore/host" && tar -x -C "$run/longshore/host" -f "$added"; }
   image "$run/longshore" "$run/longshore.img"
   rm -rf "$run/longshore"
   echo "== ${#packages[@]} packages built in $((SECONDS - start)) s"
   start=$SECONDS
   { timeout --kill-after=10 "${LONGSHORE_VM_TIMEOUT:-3600}" hack/vm/qemu.sh "$base" "$run/longshore.img" \
-    longshore.mode=$mode </dev/null 2>&1 || true; } |
+    "longshore.mode=$mode ${kernel:-}" </dev/null 2>&1 || true; } |
     tee "$run/console" | show
   # Only now: several runs may be under way, and the last one's log is kept.
   sed 's/\r$//' "$run/console" >"$run/last.log"
@@ -213,6 +215,16 @@ summary() { # file of end lines, packages wanted, seconds
       printf "vm: %d of %d packages, %d tests passed, %d failed, %d skipped, %d s in the guest\n", n, want, P, F, K, wall
       if (n < want) print "vm: the guest ended early: see .cache/vm/last.log"
       exit n < want || bad > 0 }' "$1"
+}
+
+# profiles boots a guest with AppArmor and the packages that a node needs for it.
+profiles() {
+  local added kernel
+  added=$cache/profiles-$(cat hack/vm/profiles.sh hack/vm/apt.sh | sha256sum | cut -c1-12).tar
+  [ -e "$added" ] || hack/vm/profiles.sh "$added"
+  kernel='apparmor=1 security=apparmor'
+  export LONGSHORE_VM_RUN=${LONGSHORE_VM_RUN:-^TestAppArmor}
+  tests tests test/node
 }
 
 # powercut lays out a guest with a registry's images and a data disk of its own.
@@ -273,6 +285,7 @@ case ${1:-} in
 powercut) powercut "${2:-20}" ;;
 services) services "${2:-20}" ;;
 powercut-self) powercut_self ;;
+profiles) profiles ;;
 kata) hack/vm/kata.sh "$(base)" "$run/kata" ;;
 shell)
   base=$(base)

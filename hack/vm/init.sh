@@ -99,6 +99,7 @@ case $$/$mode in
 1/services) systemd multi-user.target ;;
 1/*) bare ;;
 esac
+[ ! -d /longshore/host ] || cp -a /longshore/host/. / # packages that the base does not have
 sysctl -qw kernel.printk='3 4 1 3' fs.inotify.max_user_instances=1024
 ulimit -n 65536
 # dockerd checks for the modules that balance its services, and does not load them. Its namespaces
