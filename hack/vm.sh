@@ -15,10 +15,12 @@
 # LONGSHORE_DOCKER_DIR  Debian's dockerd for test/e2e/swarm and swarmkit, as hack/dockerd.sh unpacks it
 # NOMAD                 Nomad's binary for test/e2e/nomad
 # KUBE_PROGRAMS         a directory with the programs of test/e2e/kubelet/run.sh and test/e2e/cluster/run.sh, for these tests
+# CRITEST               critest for test/e2e/cri, whose run.sh has made its images on this machine before; FOCUS, SKIP and PARALLEL too
 # KUBELET               a kubelet for test/systemd, from k8s.io/kubernetes (test/e2e/kubelet builds one)
 # LONGSHORE_VM_RUN      a regular expression of test names, instead of those in *_root_test.go
 # LONGSHORE_VM_VERBOSE  1 shows all output, not only that of packages that failed
 # LONGSHORE_VM_TIMEOUT  seconds until a guest that hangs is ended (3600)
+# LONGSHORE_VM_SWAP     the size of the guest's swap (none)
 # LONGSHORE_VM_SEED     repeats the choices of a power cut test
 # LONGSHORE_VM_TEST_TIMEOUT, _TEST_PARALLEL, _ACCEL, _MEMORY, _NICE: see hack/vm/init.sh and qemu.sh
 # LONGSHORE_VM_TSC      the rate of the time-stamp counter in kHz, instead of a measured one
@@ -100,6 +102,7 @@ collect() { # directory, package…
   case " $* " in *' test/cri '*)
     nice go build -modfile=tools/crictl/go.mod -o "$dir/bin/crictl" sigs.k8s.io/cri-tools/cmd/crictl || true ;;
   esac
+  case " $* " in *' test/e2e/cri '*) critest "$dir" ;; esac
   case " $* " in *' test/e2e/nomad '*) [ -z "${NOMAD:-}" ] || install "$NOMAD" "$dir/bin/nomad" ;; esac
   case " $* " in *' test/e2e/swarm '* | *' test/e2e/swarmkit '*) dockerd "$dir" ;; esac
   case " $* " in *' test/e2e/kubelet '* | *' test/e2e/cluster '*)
@@ -108,7 +111,9 @@ collect() { # directory, package…
     [ -z "$KUBE_PROGRAMS" ] || { mkdir "$dir/kube" && find "$KUBE_PROGRAMS" -maxdepth 1 -type f -perm -100 -exec cp -t "$dir/kube" {} +; } ;;
   esac
   : >"$dir/packages"
+  [ ! -d "$dir/critest" ] || echo 'test/e2e/cri /longshore/src/test/e2e/cri/cri.test .' >>"$dir/packages"
   for package in "$@"; do
+    [ "$package" != test/e2e/cri ] || continue # a script
     mkdir -p "$dir/src/$package"
     names=${LONGSHORE_VM_RUN:-"^($(cat "$package"/*_root_test.go | sed -n 's/^func \(Test[A-Za-z0-9_]*\)(.*/\1/p' | paste -sd'|'))\$"}
     # go test's name: a test may search for itself among the processes.
@@ -136,6 +141,23 @@ collect() { # directory, package…
     }
     [ ! -d "$dir/docker" ] || echo 'LONGSHORE_DOCKER_DIR=/longshore/docker'
   } >"$dir/env"
+}
+
+# critest adds critest with its images, and a script in the place of a test binary.
+critest() { # directory
+  local images=${CACHE:-.cache/e2e-cri}
+  [ -x "${CRITEST:-}" ] && [ -e "$images/stamp" ] || { echo 'hack/vm.sh: no CRITEST, or no images yet: CRITEST=… FOCUS=version make e2e-cri makes them' >&2; return 1; }
+  mkdir "$1/critest"
+  install "$CRITEST" "$(dirname "$CRITEST")/ginkgo" "$1/critest/"
+  cp -r "$images" "$1/critest/images"
+  cp -r --parents test/e2e/cri "$1/src/"
+  ln -s ../bin "$1/src/bin"
+  {
+    echo '#!/bin/bash'
+    printf 'export CRITEST=/longshore/critest/critest CACHE=/longshore/critest/images FOCUS=%q SKIP=%q PARALLEL=%q KEEP=1\n' "${FOCUS:-}" "${SKIP:-}" "${PARALLEL:-2}"
+    echo './run.sh || { echo "--- FAIL: critest"; tail -n 300 /tmp/e2e-cri-*/critest-1.log; exit 1; }; echo "--- PASS: critest"'
+  } >"$1/src/test/e2e/cri/cri.test"
+  chmod 755 "$1/src/test/e2e/cri/cri.test"
 }
 
 # dockerd adds the needed files of dockerd's unpacked packages.

@@ -301,6 +301,10 @@ func (n *node) startKubelet(t *testing.T, c *cluster) {
 	resolv := filepath.Join(n.dir, "resolv.conf")
 	write(t, resolv, "nameserver "+controlIP+"\n") // it refuses
 	config := filepath.Join(n.dir, "kubelet.json")
+	swap, show := map[string]any{}, ""
+	if unified() { // kubelet gives nobody swap elsewhere, nor as a process of the root
+		swap["swapBehavior"], show = "LimitedSwap", "echo $$ >/sys/fs/cgroup"+cgroup(t)+"/cgroup.procs; "
+	}
 	writeJSON(t, config, map[string]any{
 		"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
 		"containerRuntimeEndpoint": "unix://" + filepath.Join(n.agent.State, "cri.sock"),
@@ -313,6 +317,7 @@ func (n *node) startKubelet(t *testing.T, c *cluster) {
 		"cgroupRoot":               cgroup(t),
 		"failCgroupV1":             false,
 		"failSwapOn":               false,
+		"memorySwap":               swap,
 		"protectKernelDefaults":    true,
 		"clusterDNS":               []string{dnsIP},
 		"clusterDomain":            "cluster.local",
@@ -336,7 +341,7 @@ func (n *node) startKubelet(t *testing.T, c *cluster) {
 	mkdir(t, n.manifests())
 	// A user namespace may not mount a proc of its own where that of the host is
 	// covered, so the parameters are shown to kubelet alone.
-	show := "mount --make-private /proc; "
+	show += "mount --make-private /proc; "
 	for name, value := range parameters {
 		file := filepath.Join(n.dir, filepath.Base(name))
 		write(t, file, value+"\n")
@@ -358,13 +363,19 @@ func cgroup(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err == nil {
+	if unified() {
 		tops = []string{"/sys/fs/cgroup/cgroup.procs"}
 	}
 	for _, top := range tops {
 		mkdir(t, filepath.Join(filepath.Dir(top), name))
 	}
 	return name
+}
+
+// unified says whether this machine has cgroup v2 alone.
+func unified() bool {
+	_, err := os.Stat("/sys/fs/cgroup/cgroup.controllers")
+	return err == nil
 }
 
 func writeJSON(t *testing.T, path string, v any) {

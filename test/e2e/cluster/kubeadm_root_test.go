@@ -48,6 +48,7 @@ nodeRegistration:
   taints: []
   ignorePreflightErrors: [all]
   kubeletExtraArgs: [{name: node-ip, value: `+n.ip+`}]
+timeouts: {kubeletHealthCheck: 20m, controlPlaneComponentHealthCheck: 20m, kubernetesAPICall: 20m, etcdAPICall: 20m, tlsBootstrap: 20m} # an emulated machine is slow
 ---
 apiVersion: kubeadm.k8s.io/v1beta4
 kind: ClusterConfiguration

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -102,6 +103,7 @@ func resizeInfeasible(t *testing.T, s *space) {
 func figureChecks() []check {
 	return []check{
 		{"/stats/summary of both nodes", summaries},
+		{"a Burstable pod's swap", swapping},
 		{"/metrics/resource and /metrics/cadvisor", metrics},
 		{"the nodes say who runs them", nodeInfo},
 		{"one cause is one event", oneEvent},
@@ -134,9 +136,48 @@ func summaries(t *testing.T, s *space) {
 				return false
 			}
 			p, c := sum.Pods[i], sum.Pods[i].Containers[0]
+			if unified() && (c.CPU == nil || c.CPU.PSI == nil || c.CPU.PSI.Some.Total == 0 || c.Memory == nil || c.Memory.PSI == nil || c.IO == nil || c.IO.PSI == nil) {
+				return false // its CPU limit makes it wait
+			}
 			return c.CPU != nil && ptr.Deref(c.CPU.UsageNanoCores, 0) > 1e6 && c.Memory != nil && ptr.Deref(c.Memory.WorkingSetBytes, 0) > 20<<20 &&
 				c.Rootfs != nil && ptr.Deref(c.Rootfs.UsedBytes, 0) >= 3<<20 && p.Memory != nil && ptr.Deref(p.Memory.WorkingSetBytes, 0) > 20<<20
 		})
+	}
+}
+
+// swapping: the node's part of swap is in proportion to the request, and a container over its limit
+// gets to it.
+func swapping(t *testing.T, s *space) {
+	var memory, swap int64
+	for line := range strings.Lines(read(t, "/proc/meminfo")) {
+		_, _ = fmt.Sscanf(line, "MemTotal: %d", &memory)
+		_, _ = fmt.Sscanf(line, "SwapTotal: %d", &swap)
+	}
+	if !unified() || swap == 0 {
+		t.Skip("this machine has no swap, or not cgroup v2 alone")
+	}
+	c := shell("main", "subject eat 310 & while :; do sleep 1; done")
+	c.Resources.Requests = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("256Mi")}
+	c.Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("300Mi")}
+	s.run(t, on(s.nodes[1], pod("swaps", c)))
+	want, got := int64(256<<20)*swap/memory/4096*4096, int64(-1)
+	if out := s.sh(t, "swaps", "cat /sys/fs/cgroup/memory.swap.max"); out != fmt.Sprintln(want) {
+		t.Errorf("its part of %d kB is %q, want %d", swap, out, want)
+	}
+	eventually(t, "10 MB in swap", func() bool {
+		var sum stats.Summary
+		if err := json.Unmarshal(s.ofNode(t, "node2", "/stats/summary"), &sum); err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range sum.Pods {
+			if p.PodRef.Name == "swaps" && len(p.Containers) == 1 && p.Containers[0].Swap != nil {
+				got = int64(ptr.Deref(p.Containers[0].Swap.SwapUsageBytes, 0))
+			}
+		}
+		return got > 10e6
+	})
+	if e := state(s.wait(t, "swaps", "is ready", ready), "main"); e.RestartCount != 0 {
+		t.Errorf("%+v", e)
 	}
 }
 

@@ -20,7 +20,11 @@ func TestStaticPods(t *testing.T) { isolated(t, staticPods) }
 func staticPods(t *testing.T) {
 	// With EventedPLEG kubelet 1.37.2 starts finished init containers again without end: it does
 	// not find them in its status of the pod.
-	n := start(t, options{config: map[string]any{"featureGates": map[string]bool{"EventedPLEG": false}}})
+	n := start(t, options{config: map[string]any{
+		"featureGates": map[string]bool{"EventedPLEG": false},
+		// The default on cgroup v2 ends a container with its child: TestMemoryQoS.
+		"singleProcessOOMKill": true,
+	}})
 	for _, c := range []struct {
 		name string
 		run  func(t *testing.T, n *node)

@@ -47,18 +47,21 @@ type node struct {
 	root      string // of the kubelet
 	logs      string // pods' logs
 	cgroup    string // above kubepods, below the root of each hierarchy
+	own       string // the kubelet's cgroup
 	pki       pki
 	client    *http.Client
 	config    map[string]any
+	flags     []string // of the kubelet, besides the usual ones
 	cmd       *exec.Cmd
 	log       *os.File
 }
 
 // options say how the node is to be.
 type options struct {
-	config map[string]any   // over the kubelet's configuration
-	agent  string           // TOML after the agent's configuration
-	mount  func(dir string) // before anything starts
+	config   map[string]any   // over the kubelet's configuration
+	agent    string           // TOML after the agent's configuration
+	mount    func(dir string) // before anything starts
+	prepared func(n *node)    // before the kubelet starts
 }
 
 // isolated runs body on a machine of its own, or skips without the programs.
@@ -86,7 +89,7 @@ func start(t *testing.T, o options) *node {
 	}
 	n := &node{
 		t: t, bin: os.Getenv(kubeletEnv), manifests: filepath.Join(dir, "manifests"), root: filepath.Join(dir, "kubelet"), logs: filepath.Join(dir, "pods"),
-		cgroup: cgroup(t), pki: newPKI(t, filepath.Join(dir, "pki")), Registry: imagetest.NewRegistry(t),
+		cgroup: cgroup(t), own: cgroup(t), pki: newPKI(t, filepath.Join(dir, "pki")), Registry: imagetest.NewRegistry(t),
 	}
 	for _, d := range []string{n.manifests, n.root, n.logs, filepath.Join(dir, "certs.d/_default")} {
 		mkdir(t, d)
@@ -101,6 +104,9 @@ func start(t *testing.T, o options) *node {
 	n.config = n.configuration()
 	maps.Copy(n.config, o.config)
 	n.log = create(t, filepath.Join(dir, "kubelet.log"))
+	if o.prepared != nil {
+		o.prepared(n)
+	}
 	n.kubeletUp()
 	t.Cleanup(func() {
 		n.kubeletDown(syscall.SIGKILL)
@@ -215,8 +221,15 @@ func (n *node) kubeletUp() {
 	for name := range parameters {
 		show += fmt.Sprintf("mount --bind %s /proc/sys/%s; ", filepath.Join(n.Dir, filepath.Base(name)), name)
 	}
-	n.cmd = exec.Command("unshare", "--mount", "--propagation", "unchanged", "sh", "-ec", show+`exec "$0" "$@"`, n.bin, "--config="+file, "--root-dir="+n.root, "--cert-dir="+filepath.Join(n.Dir, "pki"), //nolint:forbidigo // it outlives the contexts of subtests
-		"--hostname-override=node", "--node-ip="+nodeIP, "--v=2")
+	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err == nil {
+		// The kubelet limits swap only if its own cgroup has memory.swap.max. The root has no such file.
+		show += "echo $$ >/sys/fs/cgroup" + n.own + "/cgroup.procs; "
+	}
+	args := append([]string{
+		"--mount", "--propagation", "unchanged", "sh", "-ec", show + `exec "$0" "$@"`, n.bin, "--config=" + file, "--root-dir=" + n.root, "--cert-dir=" + filepath.Join(n.Dir, "pki"),
+		"--hostname-override=node", "--node-ip=" + nodeIP, "--v=2",
+	}, n.flags...)
+	n.cmd = exec.Command("unshare", args...) //nolint:forbidigo // it outlives the contexts of subtests
 	n.cmd.Stdout, n.cmd.Stderr = n.log, n.log
 	n.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := n.cmd.Start(); err != nil {
