@@ -4,8 +4,8 @@
 // It is pure: descriptors and core.Stats in, the CRI's messages or the text that
 // Prometheus reads out. It must not know where figures come from. A figure that the
 // kernel did not tell makes no metric; zero stands for "no limit" where cadvisor
-// says so, which the help texts repeat. The CRI has whole numbers only, so seconds
-// are cut there.
+// says so, which the help texts repeat. A number of seconds is in the CRI's double_value,
+// and without its fraction in value, which older clients read.
 //
 // Start at Set; table.go is the list.
 package metric
@@ -59,6 +59,9 @@ type metric struct {
 	from []int    // of each key: its place in base, or len(base) and its place in labels
 }
 
+// fraction is a sample in the metric's unit.
+func (m *metric) fraction(v core.Value) float64 { return float64(v.N) / float64(m.unit) }
+
 // Set is the metrics in the order in which they are described.
 type Set struct{ metrics []metric }
 
@@ -109,6 +112,9 @@ func (s *Set) Of(o *Object) []*v1.Metric {
 				}
 			}
 			one := &v1.Metric{Name: m.name, MetricType: m.kind, LabelValues: values, Value: &v1.UInt64Value{Value: x.value.N / m.unit}}
+			if m.unit > 1 {
+				one.DoubleValue = &v1.DoubleValue{Value: m.fraction(x.value)}
+			}
 			if !x.at.IsZero() {
 				one.Timestamp = x.at.UnixNano()
 			}

@@ -245,3 +245,24 @@ func TestTextTellsWhatItsWriterSays(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// TestFractionsOfSeconds shows that a metric in seconds has its fraction in double_value, and no other metric has one.
+func TestFractionsOfSeconds(t *testing.T) {
+	want := map[string]float64{
+		"container_cpu_usage_seconds_total": 2.5, "container_cpu_user_seconds_total": 1.9, "container_cpu_system_seconds_total": 1,
+		"container_cpu_cfs_throttled_seconds_total": 3, "container_pressure_cpu_waiting_seconds_total": 5, "container_pressure_cpu_stalled_seconds_total": 2,
+	}
+	got := map[string]float64{}
+	for _, m := range New().Of(full()) {
+		if m.DoubleValue == nil {
+			continue
+		}
+		got[m.Name] = m.DoubleValue.Value
+		if m.Value.GetValue() != uint64(m.DoubleValue.Value) {
+			t.Errorf("%s: value %v, double_value %v", m.Name, m.Value, m.DoubleValue)
+		}
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+}

@@ -48,7 +48,7 @@ func (s *Set) WriteText(w io.Writer, all []*Object) error {
 				if m.unit == 1 {
 					line = strconv.AppendUint(line, x.value.N, 10)
 				} else {
-					line = strconv.AppendFloat(line, float64(x.value.N)/float64(m.unit), 'f', -1, 64)
+					line = strconv.AppendFloat(line, m.fraction(x.value), 'f', -1, 64)
 				}
 				if _, err := out.Write(append(line, '\n')); err != nil {
 					return err
