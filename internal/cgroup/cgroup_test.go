@@ -73,6 +73,19 @@ func TestLayout(t *testing.T) {
 	}
 }
 
+func TestWritableCgroupsNeedNsdelegate(t *testing.T) {
+	for mounts, want := range map[string]string{
+		hybridMounts:  "this node has hybrid",
+		unifiedMounts: "remount,nsdelegate /sys/fs/cgroup",
+		"27 22 0:24 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw,nsdelegate,memory_recursiveprot\n": "",
+	} {
+		err := Delegating{tree(t, mounts)}.Writable()
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%q: %v; want %q", mounts, err, want)
+		}
+	}
+}
+
 func TestPlace(t *testing.T) {
 	h, u := tree(t, hybridMounts), tree(t, unifiedMounts)
 	above := core.CgroupRef{Path: "/longshore/sb"}

@@ -35,6 +35,18 @@ const systemdName = "name=systemd"
 // Delegating is a Tree with delegated cgroups. Small programs link a Tree only.
 type Delegating struct{ *Tree }
 
+// Writable returns an error if a container cannot have a writable tree of cgroups: that needs cgroup v2, mounted with
+// nsdelegate.
+func (d Delegating) Writable() error {
+	if d.layout.mode != core.CgroupV2 {
+		return fmt.Errorf("writable cgroups need cgroup v2, this node has %s: %w", d.layout.mode, errdefs.ErrFailedPrecondition)
+	}
+	if !d.layout.nsDelegate {
+		return fmt.Errorf("writable cgroups need nsdelegate: mount -o remount,nsdelegate %s, then restart the agent: %w", d.layout.unified, errdefs.ErrFailedPrecondition)
+	}
+	return nil
+}
+
 // Place returns an error if the name is a delegated cgroup's and this node cannot let processes divide it.
 func (d Delegating) Place(parent core.Cgroup, above core.CgroupRef, name string) (core.CgroupRef, error) {
 	ref, err := d.Tree.Place(parent, above, name)

@@ -18,6 +18,9 @@ type layout struct {
 	mode    core.CgroupMode
 	v1      []hierarchy
 	unified string // mount point of the v2 tree; "" if there is none
+	// nsDelegate means that the v2 tree is mounted with nsdelegate: the processes of a cgroup namespace cannot change
+	// the limits of its root.
+	nsDelegate bool
 }
 
 // hierarchy is one mounted v1 tree.
@@ -46,6 +49,7 @@ func parseLayout(r io.Reader) (layout, error) {
 		case "cgroup2":
 			if l.unified == "" {
 				l.unified = mount
+				l.nsDelegate = slices.Contains(strings.Split(right[len(right)-1], ","), "nsdelegate")
 			}
 		case "cgroup":
 			h := hierarchy{mount: mount, controllers: controllersOf(right[len(right)-1])}

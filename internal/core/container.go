@@ -66,6 +66,8 @@ type ContainerConfig struct {
 	// Init runs the program below the tiny init, which reaps and forwards
 	// signals.
 	Init bool `json:"init,omitempty"`
+	// HostCgroups leaves the container in the host's cgroup namespace.
+	HostCgroups bool `json:"host_cgroups,omitempty"`
 	// Delegate lets the processes divide their cgroup: see CgroupRef.Delegated.
 	Delegate bool `json:"delegate,omitempty"`
 	// Shown has the container's names for people, if the key is not their name for it.

@@ -107,6 +107,7 @@ type RuntimeFeatures struct {
 	IDMappedMounts     bool
 	RecursiveReadOnly  bool
 	SupplementalGroups bool
+	CgroupNamespaces   bool
 	Seccomp            bool
 	Checkpoint         bool
 	CgroupV2           bool

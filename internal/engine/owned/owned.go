@@ -162,6 +162,9 @@ func setNamespaces(s *specs.Spec, in Spec) {
 			list = append(list, specs.LinuxNamespace{Type: n.kind})
 			continue
 		}
+		if n.kind == specs.CgroupNamespace && in.Config.HostCgroups {
+			continue
+		}
 		switch n.ns.Mode {
 		case core.Host:
 			continue

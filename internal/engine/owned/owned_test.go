@@ -56,7 +56,8 @@ func TestNamespacesFollowTheSandboxTheSiblingAndTheContainer(t *testing.T) {
 		want    string
 		mapped  bool
 	}{
-		"shared": {want: "cgroup ipc=/run/ns/ipc mount network=/run/ns/net pid=/run/ns/pid uts=/run/ns/uts"},
+		"in the host's cgroups": {config: core.ContainerConfig{HostCgroups: true}, want: "ipc=/run/ns/ipc mount network=/run/ns/net pid=/run/ns/pid uts=/run/ns/uts"},
+		"shared":                {want: "cgroup ipc=/run/ns/ipc mount network=/run/ns/net pid=/run/ns/pid uts=/run/ns/uts"},
 		"of a sibling": {
 			join: map[specs.LinuxNamespaceType]string{specs.PIDNamespace: "/proc/7/ns/pid"},
 			want: "cgroup ipc=/run/ns/ipc mount network=/run/ns/net pid=/proc/7/ns/pid uts=/run/ns/uts",

@@ -84,7 +84,7 @@ func (s *server) containerConfig(ctx context.Context, req *v1.CreateContainerReq
 	if err != nil {
 		return core.ContainerConfig{}, err
 	}
-	ask := containerAsk{face: s.cfg, req: req, sandbox: sb, pod: pod.Config, image: image, as: s.as, program: program}
+	ask := containerAsk{face: s.cfg, req: req, sandbox: sb, pod: pod.Config, image: image, as: s.as, program: program, writable: s.writable()}
 	if ask.node, err = os.Hostname(); err != nil {
 		return core.ContainerConfig{}, err
 	}

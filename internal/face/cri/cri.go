@@ -64,6 +64,9 @@ type Options struct {
 	NRI *nri.Host
 	// Checkpoint says why this node could make no checkpoints; nil: unknown.
 	Checkpoint func(context.Context) error
+	// WritableCgroups says why no container here can have writable cgroups, and returns nil if one can. Without it none
+	// can.
+	WritableCgroups func() error
 	// Alpha is the engine as the owner of the objects of the API of 2017, and Programs its images
 	// that are one file; both are needed where the config enables that API.
 	Alpha    *engine.Client
@@ -121,8 +124,13 @@ func New(o Options) (*Face, error) {
 }
 
 func newServer(o Options, e *engine.Client, log *slog.Logger, as variant) *server {
+	writable := o.WritableCgroups
+	if writable == nil {
+		writable = func() error { return errors.New("unknown on this node") }
+	}
 	return &server{
-		engine: e, as: as, cfg: o.Config, log: log, node: node{o.Version, o.ImageRoot, o.StateDir},
+		writable: writable,
+		engine:   e, as: as, cfg: o.Config, log: log, node: node{o.Version, o.ImageRoot, o.StateDir},
 		stats: &statsReader{engine: e, imageRoot: o.ImageRoot, metrics: metric.New()},
 	}
 }

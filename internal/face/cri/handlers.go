@@ -39,7 +39,8 @@ func handlers(cfg Config, runtimes []engine.RuntimeInfo) []*v1.RuntimeHandler {
 			RecursiveReadOnlyMounts: r.Features.RecursiveReadOnly,
 			// Files in the image belong to the node's users, so a user
 			// namespace needs id-mapped mounts as well.
-			UserNamespaces: r.Features.UserNamespaces && r.Features.IDMappedMounts,
+			UserNamespaces:   r.Features.UserNamespaces && r.Features.IDMappedMounts,
+			CgroupNamespaces: r.Features.CgroupNamespaces && !cfg.ofWasm(name) && name != core.GrantHandler,
 		}})
 	}
 	return out

@@ -42,6 +42,8 @@ type server struct {
 	urls       urls
 	// checkpoint says why this node could make no checkpoints. nil: unknown.
 	checkpoint func(context.Context) error
+	// writable says why no container here can have writable cgroups. It returns nil if one can.
+	writable func() error
 }
 
 // urls hands out the addresses at which clients have their streams.
@@ -92,7 +94,9 @@ func (s *server) Status(ctx context.Context, req *v1.StatusRequest) (*v1.StatusR
 	resp := &v1.StatusResponse{
 		Status:          &v1.RuntimeStatus{Conditions: conditions(problem, network, netErr)},
 		RuntimeHandlers: handlers(s.cfg, runtimes),
-		Features:        &v1.RuntimeFeatures{SupplementalGroupsPolicy: true, MountOptions: true},
+		Features: &v1.RuntimeFeatures{
+			SupplementalGroupsPolicy: true, MountOptions: true, CgroupMountMode: s.writable() == nil,
+		},
 	}
 	if req.GetVerbose() {
 		if netErr != nil {

@@ -31,7 +31,9 @@ type containerAsk struct {
 	as      variant
 	program string // of the variant's programs, instead of an image; or ""
 	runtime core.RuntimeFeatures
-	seccomp []byte // a profile from a file, or nil
+	// writable says why no container here can have writable cgroups, or is nil.
+	writable error
+	seccomp  []byte // a profile from a file, or nil
 	// volumes are the images that mounts name, by the mount's target.
 	volumes map[string]core.Image
 	devices []specs.LinuxDevice
@@ -66,6 +68,9 @@ func (a containerAsk) config() (core.ContainerConfig, error) {
 		IO:   containerIO(a.face, cfg, dir, log), Stop: core.Stop{Signal: signal},
 	}
 	if err := convert.CheckKey(out.Key); err != nil {
+		return out, err
+	}
+	if err := a.cgroups(&out); err != nil {
 		return out, err
 	}
 	a.as.adapt(&out, a.program)
@@ -283,6 +288,7 @@ func annotations(req *v1.CreateContainerRequest, sb *core.Sandbox) map[string]st
 // children.
 func (a containerAsk) mounts(s *specs.Spec) error {
 	s.Mounts = ocispec.DefaultMounts(a.req.GetConfig().GetLinux().GetSecurityContext().GetPrivileged())
+	a.writeCgroups(s)
 	var asked []specs.Mount
 	for _, m := range a.req.GetConfig().GetMounts() {
 		mount, err := a.mount(m)

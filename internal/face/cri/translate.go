@@ -329,6 +329,9 @@ func checkContainer(req *v1.CreateContainerRequest) error {
 	if err := convert.ContainerProfiles(cfg.GetLinux().GetSecurityContext()); err != nil {
 		return err
 	}
+	if err := checkCgroups(cfg); err != nil {
+		return err
+	}
 	return checkContainerNamespaces(cfg)
 }
 

@@ -120,7 +120,7 @@ func (r *Runtime) Features(context.Context) (core.RuntimeFeatures, error) {
 		version = info.Main.Version
 	}
 	return core.RuntimeFeatures{
-		Version: version, OCIVersionMax: specs.Version, RecursiveReadOnly: true, SupplementalGroups: true, UserNamespaces: true, IDMappedMounts: true, Seccomp: true, CgroupV2: true,
+		Version: version, OCIVersionMax: specs.Version, RecursiveReadOnly: true, SupplementalGroups: true, UserNamespaces: true, IDMappedMounts: true, Seccomp: true, CgroupV2: true, CgroupNamespaces: true,
 	}, nil
 }
 
@@ -211,11 +211,7 @@ func (r *Runtime) create(ctx context.Context, c core.RuntimeCreate) (int, error)
 	// on each other.
 	rec := record{Cgroup: c.Cgroup, Bundle: c.Bundle, Hooked: hookedOf(c.Spec, c.HookID)}
 	beside := make(chan error, 1)
-	if c.Limited {
-		beside <- nil
-	} else {
-		go func() { beside <- r.o.Cgroups.Create(ctx, c.Cgroup, c.Spec.Linux.Resources) }()
-	}
+	go func() { beside <- r.makeCgroup(ctx, c) }()
 	spec, spare := r.withSpare(own)
 	if spare != nil {
 		defer func() { _ = spare.Close() }()

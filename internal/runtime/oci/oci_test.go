@@ -21,15 +21,15 @@ func TestVersionTellsWhatCannotBeAsked(t *testing.T) {
 	}{
 		{"old crun", "crun version 1.8.1\ncommit: f8a0\nrundir: /run/crun\nspec: 1.0.0\n+SYSTEMD +SELINUX +APPARMOR +CAP +SECCOMP +EBPF +YAJL\n", core.RuntimeFeatures{
 			Version: "crun 1.8.1", OCIVersionMax: "1.0.2", UserNamespaces: true, IDMappedMounts: true, RecursiveReadOnly: true,
-			SupplementalGroups: true, Seccomp: true, CgroupV2: true, Systemd: true,
+			SupplementalGroups: true, Seccomp: true, CgroupV2: true, CgroupNamespaces: true, Systemd: true,
 		}},
 		{"newer crun", "crun version 1.14\n+SYSTEMD +SECCOMP +CRIU\n", core.RuntimeFeatures{
 			Version: "crun 1.14", OCIVersionMax: "1.1.0", UserNamespaces: true, IDMappedMounts: true, RecursiveReadOnly: true,
-			SupplementalGroups: true, Seccomp: true, CgroupV2: true, Systemd: true, Checkpoint: true,
+			SupplementalGroups: true, Seccomp: true, CgroupV2: true, CgroupNamespaces: true, Systemd: true, Checkpoint: true,
 		}},
 		{"runc", "runc version 1.1.5+ds1\ncommit: x\nspec: 1.0.2-dev\n", core.RuntimeFeatures{
 			Version: "runc 1.1.5+ds1", OCIVersionMax: "1.0.2", UserNamespaces: true, RecursiveReadOnly: true,
-			SupplementalGroups: true, Seccomp: true, CgroupV2: true, Systemd: true, Checkpoint: true,
+			SupplementalGroups: true, Seccomp: true, CgroupV2: true, CgroupNamespaces: true, Systemd: true, Checkpoint: true,
 		}},
 		{"someone else", "nonesuch\n", core.RuntimeFeatures{OCIVersionMax: "1.0.2", Seccomp: true}},
 	} {

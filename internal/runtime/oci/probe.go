@@ -100,7 +100,7 @@ func byVersion(name, version string, options []string) core.RuntimeFeatures {
 	f := core.RuntimeFeatures{Version: strings.TrimSpace(name + " " + version), OCIVersionMax: "1.0.2", Seccomp: true}
 	switch name {
 	case "crun":
-		f.CgroupV2, f.UserNamespaces, f.SupplementalGroups = true, true, true
+		f.CgroupV2, f.UserNamespaces, f.SupplementalGroups, f.CgroupNamespaces = true, true, true, true
 		f.RecursiveReadOnly = atLeast(version, 1, 4)
 		f.IDMappedMounts = atLeast(version, 1, 5)
 		f.Systemd = slices.Contains(options, "+SYSTEMD")
@@ -111,7 +111,7 @@ func byVersion(name, version string, options []string) core.RuntimeFeatures {
 			f.OCIVersionMax = "1.1.0"
 		}
 	case "runc":
-		f.CgroupV2, f.UserNamespaces, f.SupplementalGroups, f.Systemd = atLeast(version, 1), true, true, true
+		f.CgroupV2, f.UserNamespaces, f.SupplementalGroups, f.Systemd, f.CgroupNamespaces = atLeast(version, 1), true, true, true, atLeast(version, 1)
 		f.Checkpoint = true
 		f.RecursiveReadOnly = atLeast(version, 1, 1)
 		f.IDMappedMounts = atLeast(version, 1, 2)
@@ -159,7 +159,7 @@ func applyFeatures(f *core.RuntimeFeatures, out []byte) {
 		}
 	}
 	if l := reported.Linux; l != nil {
-		f.UserNamespaces = slices.Contains(l.Namespaces, "user")
+		f.UserNamespaces, f.CgroupNamespaces = slices.Contains(l.Namespaces, "user"), slices.Contains(l.Namespaces, "cgroup")
 		if l.Cgroup != nil {
 			take(&f.CgroupV2, l.Cgroup.V2)
 			take(&f.Systemd, l.Cgroup.Systemd)

@@ -16,12 +16,6 @@ func SandboxProfiles(sc *v1.LinuxSandboxSecurityContext) error {
 
 // ContainerProfiles refuses a container's profiles that nothing here can apply.
 func ContainerProfiles(sc *v1.LinuxContainerSecurityContext) error {
-	switch {
-	case sc.GetCgroupMountMode() != v1.CgroupMountMode_CGROUP_MOUNT_MODE_UNSPECIFIED:
-		return invalid.Errorf("container: cgroup_mount_mode %s: not supported", sc.GetCgroupMountMode())
-	case sc.GetNamespaceOptions().GetCgroupnsOptions() != nil:
-		return invalid.Errorf("container: cgroupns_options: not supported")
-	}
 	return profiles("container", sc.GetSeccomp(), sc.GetApparmor())
 }
 

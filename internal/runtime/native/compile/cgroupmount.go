@@ -39,7 +39,11 @@ func (r *rootfs) cgroupMount(m specs.Mount, o ocispec.MountOptions) error {
 			// Only the owner of a cgroup namespace may mount its tree.
 			r.bindOwn(m.Destination, r.in.Cgroup.Own[""], o.Flags)
 		default:
-			r.mountAt(m.Destination, "cgroup", "cgroup2", o.Flags, "")
+			options := ""
+			if !private {
+				options = r.in.Host.Unified
+			}
+			r.mountAt(m.Destination, "cgroup", "cgroup2", o.Flags, options)
 		}
 		r.setAttrs(m.Destination, 0, 0, 0, uint64(o.Propagation))
 		return nil

@@ -105,3 +105,26 @@ func TestADelegatedCgroupIsWritable(t *testing.T) {
 		}
 	}
 }
+
+// TestAMountOfTheHostsCgroupsKeepsTheirOptions shows that a container in the host's cgroup namespace mounts the v2 tree with
+// the host's options, because these belong to the tree and not to a mount.
+func TestAMountOfTheHostsCgroupsKeepsTheirOptions(t *testing.T) {
+	for _, private := range []bool{true, false} {
+		s := nativetest.Spec("true")
+		s.Mounts = []specs.Mount{{Destination: "/sys", Type: "sysfs"}, {Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup", Options: []string{"ro"}}}
+		if !private {
+			s.Linux.Namespaces = slices.DeleteFunc(s.Linux.Namespaces, func(n specs.LinuxNamespace) bool { return n.Type == specs.CgroupNamespace })
+		}
+		out, err := compile.Container(compile.Input{ID: "id", Spec: s, Root: fuzzRoot, Host: compile.Host{Unified: "nsdelegate,memory_recursiveprot"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := plan.Print(out.Plan)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Contains(text, "nsdelegate,memory_recursiveprot"); got == private {
+			t.Errorf("private %v: the options are in the plan: %v\n%s", private, got, text)
+		}
+	}
+}

@@ -38,6 +38,9 @@ type Host struct {
 	// Hierarchies are the mounted v1 hierarchies in a fixed order. There are none on a
 	// node that has only the v2 tree.
 	Hierarchies []Hierarchy
+	// Unified has the options of the v2 tree. A mount in the host's cgroup namespace without them would change them for
+	// the whole host.
+	Unified string
 	// LockedKeyring means that the process that forks containers' processes has an empty session
 	// keyring that no program may use. A process keeps that one when its user may have no further
 	// keyring; without it, the process does not start.

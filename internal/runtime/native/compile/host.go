@@ -39,7 +39,7 @@ func ReadHost() (Host, error) {
 	if err != nil {
 		return h, err
 	}
-	h.Hierarchies = hierarchies(string(mounts))
+	h.Hierarchies, h.Unified = hierarchies(string(mounts)), unifiedOptions(string(mounts))
 	h.Initramfs = onInitramfs(string(mounts))
 	return h.Refresh(), nil
 }
@@ -54,6 +54,18 @@ func (Host) owns(ns specs.LinuxNamespace) bool {
 	// The thread's: /proc/self is the first thread, which may have stayed in a sandbox's namespace.
 	ours, err2 := os.Stat("/proc/thread-self/ns/" + file)
 	return err == nil && err2 == nil && os.SameFile(theirs, ours)
+}
+
+// unifiedOptions returns the options of the mounted v2 tree.
+func unifiedOptions(mountinfo string) string {
+	for line := range strings.Lines(mountinfo) {
+		_, after, _ := strings.Cut(line, " - ")
+		if g := strings.Fields(after); len(g) == 3 && g[0] == "cgroup2" {
+			opts := slices.DeleteFunc(strings.Split(g[2], ","), func(o string) bool { return o == "rw" || o == "ro" })
+			return strings.Join(opts, ",")
+		}
+	}
+	return ""
 }
 
 // hierarchies finds the v1 hierarchies mounted below /sys/fs/cgroup.
