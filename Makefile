@@ -16,8 +16,11 @@ help: ## list the targets
 
 ##@ Every day
 
-build: ## build the binaries into bin/
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags='-s -w' -o bin/ ./cmd/...
+# RELEASE is the version that the programs state; empty leaves it to what Go records of the checkout.
+RELEASE =
+LDFLAGS = -s -w $(if $(RELEASE),-X main.release=$(RELEASE) -X github.com/longshore/longshore/internal/keeper/server.Release=$(RELEASE))
+build: ## build the binaries into bin/ (RELEASE=)
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags='$(LDFLAGS)' -o bin/ ./cmd/...
 
 demo: ## install missing packages, build, and show a real container from pull to autopsy
 	hack/deps.sh demo
@@ -72,7 +75,8 @@ install-hub: build ## install the hub and its unit below DESTDIR; the unit wants
 	install -D -m 755 bin/longshore-hub $(DESTDIR)/usr/bin/longshore-hub
 	install -D -m 644 contrib/systemd/longshore-hub.service $(DESTDIR)/lib/systemd/system/longshore-hub.service
 
-deb: build ## the Debian packages in dist/
+deb: ## the Debian packages in dist/ (VERSION=)
+	$(MAKE) build RELEASE="$$(hack/version.sh)"
 	hack/deb.sh
 
 clean: ## remove what was built

@@ -16,8 +16,7 @@ for program in longshore longshore-keeper longshore-oci longshore-verify longsho
 		exit 1
 	}
 done
-version=${VERSION:-$(git describe --tags --match 'v[0-9]*' --dirty=+dirty 2>/dev/null | sed 's/^v//; s/-\([0-9]*\)-g/+\1.g/' || true)}
-version=${version:-0.0.0+$(git rev-parse --short HEAD 2>/dev/null || echo local)}
+version=$(hack/version.sh)
 maintainer=${MAINTAINER:-The Longshore authors <longshore@localhost>}
 arch=$(dpkg --print-architecture)
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || echo 0)}

@@ -129,6 +129,6 @@ func groups() []group {
 			newPort, newUp, onNode(compose.NewDown), onNode(service.NewUnit), newContainerGroup,
 		}},
 		{"images", "Images, volumes and networks:", []func(*app) *cobra.Command{newImages, newPull, newPush, newLogin, newLogout, newTag, newRmi, newImport, newLoad, newExport, newHistory, newPrune, newVolume, newNetwork, newImageGroup, newArtifactGroup}},
-		{"node", "The node:", []func(*app) *cobra.Command{onNode(node.NewInfo), newSystem, newEvents, onNode(node.NewDoctor), onNode(node.NewCheck), onNode(node.NewConfig), onNode(migrate.New), onNode(node.NewSwarm), onNode(node.NewGrants), onNode(node.NewOCI), onNode(node.NewVersion), newMan, onNode(node.NewDebug)}},
+		{"node", "The node:", []func(*app) *cobra.Command{onNode(node.NewInfo), newSystem, newEvents, onNode(node.NewDoctor), onNode(node.NewCheck), onNode(node.NewConfig), onNode(migrate.New), onNode(node.NewSwarm), onNode(node.NewGrants), onNode(node.NewOCI), onNode(node.NewVersion), onNode(node.NewUpgrade), newMan, onNode(node.NewDebug)}},
 	}
 }

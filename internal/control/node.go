@@ -48,7 +48,30 @@ func (s *nodeServer) Version(ctx context.Context, _ *longshorev1.VersionRequest)
 			Name: r.Name, Default: r.Default, Version: r.Features.Version, Path: r.Features.Path, Problem: r.Problem,
 		})
 	}
+	resp.Processes = s.processes(ctx)
 	return resp, nil
+}
+
+func (s *nodeServer) processes(ctx context.Context) (list []*longshorev1.NodeProcess) {
+	if s.srv.o.Processes == nil {
+		return nil
+	}
+	for _, p := range s.srv.o.Processes(ctx) {
+		list = append(list, &longshorev1.NodeProcess{Name: p.Name, Pid: int32(p.Pid), Version: p.Version, Path: p.Path, State: string(p.State)})
+	}
+	return list
+}
+
+// Upgrade has the node's processes become the installed programs.
+func (s *nodeServer) Upgrade(ctx context.Context, _ *longshorev1.UpgradeRequest) (*longshorev1.UpgradeResponse, error) {
+	if s.srv.o.Upgrade == nil {
+		return nil, fmt.Errorf("upgrade: %w", errdefs.ErrNotImplemented)
+	}
+	names, err := s.srv.o.Upgrade(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &longshorev1.UpgradeResponse{Upgraded: names, Processes: s.processes(ctx)}, nil
 }
 
 // Doctor returns the findings about this node.

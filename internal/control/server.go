@@ -43,9 +43,14 @@ type Options struct {
 	Config func() (string, error)
 	// LostOutput returns the number of bytes of a process's output that no sink stored. nil reports none.
 	LostOutput func(context.Context, core.Ref) uint64
-	Version    string
-	Started    time.Time
-	Metrics    *obs.Metrics // nil counts nothing
+	// Processes returns the node's own processes. nil returns none.
+	Processes func(context.Context) []Process
+	// Upgrade has processes that outlive the agent become the installed programs, and returns their names. nil returns
+	// Unimplemented.
+	Upgrade func(context.Context) ([]string, error)
+	Version string
+	Started time.Time
+	Metrics *obs.Metrics // nil counts nothing
 	// HTTP serves the HTTP socket: metrics, health, pprof.
 	HTTP http.Handler
 	// Swarm is the node's membership in a Swarm; nil when the agent serves none.
@@ -82,6 +87,24 @@ type Finding struct {
 	Detail string
 	Hint   string // advice, "" if there is none
 }
+
+// Process is a process of the node's own.
+type Process struct {
+	Name    string
+	Pid     int
+	Version string // "" if unknown
+	Path    string // the installed program
+	State   ProcessState
+}
+
+// ProcessState compares a process's program with the installed one.
+type ProcessState string
+
+// The states of a Process; "" is unknown.
+const (
+	ProcessCurrent  ProcessState = "current"
+	ProcessReplaced ProcessState = "replaced" // it runs another file than the installed one
+)
 
 // FindingStatus is the severity of a Finding.
 type FindingStatus string

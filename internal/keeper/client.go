@@ -457,10 +457,10 @@ func (c *Client) Status(ctx context.Context) (core.SupervisorStatus, error) {
 	return out, nil
 }
 
-// version returns the keeper's version: the one built into its program, or else the
-// number that its status reports.
+// version returns the keeper's version: the release that its status reports, or the one built into its program, or
+// else the number that its status reports.
 func version(of func(path string) string, s wire.Status) string {
-	if of != nil {
+	if _, err := strconv.Atoi(s.Program); err == nil && of != nil {
 		if v := of("/proc/" + strconv.Itoa(s.KeeperPid) + "/exe"); v != "" {
 			return v
 		}
@@ -469,13 +469,22 @@ func version(of func(path string) string, s wire.Status) string {
 }
 
 // Upgrade makes every keeper execute the program at path in place: children, streams and
-// connections stay. A keeper that fails to do so continues as before.
+// connections stay. The error is FailedPrecondition if the program does not start, or reads
+// another form of the state that is handed over; then nothing has changed. A keeper that fails to execute it continues as before.
 func (c *Client) Upgrade(ctx context.Context, path string) error {
 	if _, err := c.current(ctx); err != nil {
 		return err
 	}
+	next, err := statedBy(ctx, path)
+	if err != nil {
+		return fmt.Errorf("upgrade of the keeper to %s: it does not say which formats it reads, so it is no longshore-keeper that works here, or too old: %w: %w", path, err, errdefs.ErrFailedPrecondition)
+	}
 	var errs []error
 	for _, p := range c.all() {
+		if err := p.mayBecome(ctx, next); err != nil {
+			errs = append(errs, fmt.Errorf("upgrade of the keeper to %s: %w", path, err))
+			continue
+		}
 		if _, err := p.call(ctx, wire.KindUpgrade, &wire.Upgrade{Path: path}, nil); err != nil {
 			errs = append(errs, err)
 			continue

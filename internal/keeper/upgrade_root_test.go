@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/core"
@@ -32,8 +33,28 @@ func TestUpgradeInPlace(t *testing.T) {
 		hs := e.launch(held).Streams
 		before := e.status()
 		r := bufio.NewReader(st.Stdout)
-		if err := e.c.Upgrade(e.ctx(), "/etc/passwd"); err == nil {
-			t.Error("it became no program")
+		// The keeper refuses programs that do not start, or that cannot continue its work.
+		for name, script := range map[string]string{
+			"ends": "exit 3", "says nothing": "true", "never ends in time": "kill -9 $$", "an older release": "echo usage >&2; exit 2",
+			"a later protocol":             "echo longshore-keeper protocol 90 99 handover 1 1 release 9",
+			"an earlier protocol":          "echo longshore-keeper protocol 1 0 handover 1 1 release 9",
+			"another form of the handover": "echo longshore-keeper protocol 1 99 handover 7 9 release 9",
+		} {
+			path := filepath.Join(t.TempDir(), "longshore-keeper")
+			if err := os.WriteFile(path, []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := e.c.Upgrade(e.ctx(), path); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), path) {
+				t.Errorf("a program that %s: %v", name, err)
+			}
+		}
+		for _, path := range []string{"/etc/passwd", "/nonexistent/longshore-keeper"} {
+			if err := e.c.Upgrade(e.ctx(), path); !errdefs.IsFailedPrecondition(err) {
+				t.Errorf("it became %s: %v", path, err)
+			}
+		}
+		if now := e.status(); now.KeeperPid != before.KeeperPid || now.Processes != 2 || !runs(t, now.KeeperPid, e.binary) {
+			t.Errorf("before %+v, after refused upgrades %+v", before, now)
 		}
 		for i := range 5 {
 			next := filepath.Join(t.TempDir(), "longshore-keeper")

@@ -68,6 +68,7 @@ type VersionResponse struct {
 	Started       *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=started,proto3" json:"started,omitempty"`
 	Pid           int32                  `protobuf:"varint,7,opt,name=pid,proto3" json:"pid,omitempty"`
 	Runtimes      []*Runtime             `protobuf:"bytes,8,rep,name=runtimes,proto3" json:"runtimes,omitempty"`
+	Processes     []*NodeProcess         `protobuf:"bytes,9,rep,name=processes,proto3" json:"processes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -158,6 +159,181 @@ func (x *VersionResponse) GetRuntimes() []*Runtime {
 	return nil
 }
 
+func (x *VersionResponse) GetProcesses() []*NodeProcess {
+	if x != nil {
+		return x.Processes
+	}
+	return nil
+}
+
+// NodeProcess is a process of the node's own.
+type NodeProcess struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Name    string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"` // agent, keeper, nest, board, names
+	Pid     int32                  `protobuf:"varint,2,opt,name=pid,proto3" json:"pid,omitempty"`
+	Version string                 `protobuf:"bytes,3,opt,name=version,proto3" json:"version,omitempty"` // "" if unknown
+	Path    string                 `protobuf:"bytes,4,opt,name=path,proto3" json:"path,omitempty"`       // the installed program
+	// state is "current" if the process runs the installed program, "replaced" if it runs another one, "" if unknown.
+	State         string `protobuf:"bytes,5,opt,name=state,proto3" json:"state,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NodeProcess) Reset() {
+	*x = NodeProcess{}
+	mi := &file_longshore_v1_node_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NodeProcess) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NodeProcess) ProtoMessage() {}
+
+func (x *NodeProcess) ProtoReflect() protoreflect.Message {
+	mi := &file_longshore_v1_node_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NodeProcess.ProtoReflect.Descriptor instead.
+func (*NodeProcess) Descriptor() ([]byte, []int) {
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *NodeProcess) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *NodeProcess) GetPid() int32 {
+	if x != nil {
+		return x.Pid
+	}
+	return 0
+}
+
+func (x *NodeProcess) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *NodeProcess) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *NodeProcess) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+type UpgradeRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UpgradeRequest) Reset() {
+	*x = UpgradeRequest{}
+	mi := &file_longshore_v1_node_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UpgradeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UpgradeRequest) ProtoMessage() {}
+
+func (x *UpgradeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_longshore_v1_node_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UpgradeRequest.ProtoReflect.Descriptor instead.
+func (*UpgradeRequest) Descriptor() ([]byte, []int) {
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{3}
+}
+
+type UpgradeResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// processes are those of the node after the upgrade.
+	Processes []*NodeProcess `protobuf:"bytes,1,rep,name=processes,proto3" json:"processes,omitempty"`
+	// upgraded are the names of the processes that have become the installed program.
+	Upgraded      []string `protobuf:"bytes,2,rep,name=upgraded,proto3" json:"upgraded,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UpgradeResponse) Reset() {
+	*x = UpgradeResponse{}
+	mi := &file_longshore_v1_node_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UpgradeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UpgradeResponse) ProtoMessage() {}
+
+func (x *UpgradeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_longshore_v1_node_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UpgradeResponse.ProtoReflect.Descriptor instead.
+func (*UpgradeResponse) Descriptor() ([]byte, []int) {
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *UpgradeResponse) GetProcesses() []*NodeProcess {
+	if x != nil {
+		return x.Processes
+	}
+	return nil
+}
+
+func (x *UpgradeResponse) GetUpgraded() []string {
+	if x != nil {
+		return x.Upgraded
+	}
+	return nil
+}
+
 type Runtime struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -171,7 +347,7 @@ type Runtime struct {
 
 func (x *Runtime) Reset() {
 	*x = Runtime{}
-	mi := &file_longshore_v1_node_proto_msgTypes[2]
+	mi := &file_longshore_v1_node_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -183,7 +359,7 @@ func (x *Runtime) String() string {
 func (*Runtime) ProtoMessage() {}
 
 func (x *Runtime) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_node_proto_msgTypes[2]
+	mi := &file_longshore_v1_node_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -196,7 +372,7 @@ func (x *Runtime) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Runtime.ProtoReflect.Descriptor instead.
 func (*Runtime) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_node_proto_rawDescGZIP(), []int{2}
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Runtime) GetName() string {
@@ -242,7 +418,7 @@ type InfoRequest struct {
 
 func (x *InfoRequest) Reset() {
 	*x = InfoRequest{}
-	mi := &file_longshore_v1_node_proto_msgTypes[3]
+	mi := &file_longshore_v1_node_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -254,7 +430,7 @@ func (x *InfoRequest) String() string {
 func (*InfoRequest) ProtoMessage() {}
 
 func (x *InfoRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_node_proto_msgTypes[3]
+	mi := &file_longshore_v1_node_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -267,7 +443,7 @@ func (x *InfoRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InfoRequest.ProtoReflect.Descriptor instead.
 func (*InfoRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_node_proto_rawDescGZIP(), []int{3}
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{6}
 }
 
 type InfoResponse struct {
@@ -292,7 +468,7 @@ type InfoResponse struct {
 
 func (x *InfoResponse) Reset() {
 	*x = InfoResponse{}
-	mi := &file_longshore_v1_node_proto_msgTypes[4]
+	mi := &file_longshore_v1_node_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -304,7 +480,7 @@ func (x *InfoResponse) String() string {
 func (*InfoResponse) ProtoMessage() {}
 
 func (x *InfoResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_node_proto_msgTypes[4]
+	mi := &file_longshore_v1_node_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -317,7 +493,7 @@ func (x *InfoResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InfoResponse.ProtoReflect.Descriptor instead.
 func (*InfoResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_node_proto_rawDescGZIP(), []int{4}
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *InfoResponse) GetHostname() string {
@@ -426,7 +602,7 @@ type DiskUsageRequest struct {
 
 func (x *DiskUsageRequest) Reset() {
 	*x = DiskUsageRequest{}
-	mi := &file_longshore_v1_node_proto_msgTypes[5]
+	mi := &file_longshore_v1_node_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -438,7 +614,7 @@ func (x *DiskUsageRequest) String() string {
 func (*DiskUsageRequest) ProtoMessage() {}
 
 func (x *DiskUsageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_node_proto_msgTypes[5]
+	mi := &file_longshore_v1_node_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -451,7 +627,7 @@ func (x *DiskUsageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiskUsageRequest.ProtoReflect.Descriptor instead.
 func (*DiskUsageRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_node_proto_rawDescGZIP(), []int{5}
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{8}
 }
 
 type DiskUsageResponse struct {
@@ -466,7 +642,7 @@ type DiskUsageResponse struct {
 
 func (x *DiskUsageResponse) Reset() {
 	*x = DiskUsageResponse{}
-	mi := &file_longshore_v1_node_proto_msgTypes[6]
+	mi := &file_longshore_v1_node_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -478,7 +654,7 @@ func (x *DiskUsageResponse) String() string {
 func (*DiskUsageResponse) ProtoMessage() {}
 
 func (x *DiskUsageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_node_proto_msgTypes[6]
+	mi := &file_longshore_v1_node_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -491,7 +667,7 @@ func (x *DiskUsageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiskUsageResponse.ProtoReflect.Descriptor instead.
 func (*DiskUsageResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_node_proto_rawDescGZIP(), []int{6}
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *DiskUsageResponse) GetImages() []*Usage {
@@ -536,7 +712,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_longshore_v1_node_proto_msgTypes[7]
+	mi := &file_longshore_v1_node_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -548,7 +724,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_node_proto_msgTypes[7]
+	mi := &file_longshore_v1_node_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -561,7 +737,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_node_proto_rawDescGZIP(), []int{7}
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Usage) GetOwner() string {
@@ -612,7 +788,7 @@ type Finding struct {
 
 func (x *Finding) Reset() {
 	*x = Finding{}
-	mi := &file_longshore_v1_node_proto_msgTypes[8]
+	mi := &file_longshore_v1_node_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -624,7 +800,7 @@ func (x *Finding) String() string {
 func (*Finding) ProtoMessage() {}
 
 func (x *Finding) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_node_proto_msgTypes[8]
+	mi := &file_longshore_v1_node_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -637,7 +813,7 @@ func (x *Finding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Finding.ProtoReflect.Descriptor instead.
 func (*Finding) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_node_proto_rawDescGZIP(), []int{8}
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Finding) GetName() string {
@@ -676,7 +852,7 @@ type DoctorRequest struct {
 
 func (x *DoctorRequest) Reset() {
 	*x = DoctorRequest{}
-	mi := &file_longshore_v1_node_proto_msgTypes[9]
+	mi := &file_longshore_v1_node_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -688,7 +864,7 @@ func (x *DoctorRequest) String() string {
 func (*DoctorRequest) ProtoMessage() {}
 
 func (x *DoctorRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_node_proto_msgTypes[9]
+	mi := &file_longshore_v1_node_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -701,7 +877,7 @@ func (x *DoctorRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DoctorRequest.ProtoReflect.Descriptor instead.
 func (*DoctorRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_node_proto_rawDescGZIP(), []int{9}
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{12}
 }
 
 type DoctorResponse struct {
@@ -713,7 +889,7 @@ type DoctorResponse struct {
 
 func (x *DoctorResponse) Reset() {
 	*x = DoctorResponse{}
-	mi := &file_longshore_v1_node_proto_msgTypes[10]
+	mi := &file_longshore_v1_node_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -725,7 +901,7 @@ func (x *DoctorResponse) String() string {
 func (*DoctorResponse) ProtoMessage() {}
 
 func (x *DoctorResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_node_proto_msgTypes[10]
+	mi := &file_longshore_v1_node_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -738,7 +914,7 @@ func (x *DoctorResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DoctorResponse.ProtoReflect.Descriptor instead.
 func (*DoctorResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_node_proto_rawDescGZIP(), []int{10}
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *DoctorResponse) GetFindings() []*Finding {
@@ -757,7 +933,7 @@ type CheckRequest struct {
 
 func (x *CheckRequest) Reset() {
 	*x = CheckRequest{}
-	mi := &file_longshore_v1_node_proto_msgTypes[11]
+	mi := &file_longshore_v1_node_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -769,7 +945,7 @@ func (x *CheckRequest) String() string {
 func (*CheckRequest) ProtoMessage() {}
 
 func (x *CheckRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_node_proto_msgTypes[11]
+	mi := &file_longshore_v1_node_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -782,7 +958,7 @@ func (x *CheckRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckRequest.ProtoReflect.Descriptor instead.
 func (*CheckRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_node_proto_rawDescGZIP(), []int{11}
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *CheckRequest) GetImages() bool {
@@ -801,7 +977,7 @@ type CheckResponse struct {
 
 func (x *CheckResponse) Reset() {
 	*x = CheckResponse{}
-	mi := &file_longshore_v1_node_proto_msgTypes[12]
+	mi := &file_longshore_v1_node_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -813,7 +989,7 @@ func (x *CheckResponse) String() string {
 func (*CheckResponse) ProtoMessage() {}
 
 func (x *CheckResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_node_proto_msgTypes[12]
+	mi := &file_longshore_v1_node_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -826,7 +1002,7 @@ func (x *CheckResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckResponse.ProtoReflect.Descriptor instead.
 func (*CheckResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_node_proto_rawDescGZIP(), []int{12}
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *CheckResponse) GetFindings() []*Finding {
@@ -844,7 +1020,7 @@ type ConfigRequest struct {
 
 func (x *ConfigRequest) Reset() {
 	*x = ConfigRequest{}
-	mi := &file_longshore_v1_node_proto_msgTypes[13]
+	mi := &file_longshore_v1_node_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -856,7 +1032,7 @@ func (x *ConfigRequest) String() string {
 func (*ConfigRequest) ProtoMessage() {}
 
 func (x *ConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_node_proto_msgTypes[13]
+	mi := &file_longshore_v1_node_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -869,7 +1045,7 @@ func (x *ConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigRequest.ProtoReflect.Descriptor instead.
 func (*ConfigRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_node_proto_rawDescGZIP(), []int{13}
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{16}
 }
 
 type ConfigResponse struct {
@@ -881,7 +1057,7 @@ type ConfigResponse struct {
 
 func (x *ConfigResponse) Reset() {
 	*x = ConfigResponse{}
-	mi := &file_longshore_v1_node_proto_msgTypes[14]
+	mi := &file_longshore_v1_node_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -893,7 +1069,7 @@ func (x *ConfigResponse) String() string {
 func (*ConfigResponse) ProtoMessage() {}
 
 func (x *ConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_node_proto_msgTypes[14]
+	mi := &file_longshore_v1_node_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -906,7 +1082,7 @@ func (x *ConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigResponse.ProtoReflect.Descriptor instead.
 func (*ConfigResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_node_proto_rawDescGZIP(), []int{14}
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ConfigResponse) GetToml() string {
@@ -931,7 +1107,7 @@ type EventsRequest struct {
 
 func (x *EventsRequest) Reset() {
 	*x = EventsRequest{}
-	mi := &file_longshore_v1_node_proto_msgTypes[15]
+	mi := &file_longshore_v1_node_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -943,7 +1119,7 @@ func (x *EventsRequest) String() string {
 func (*EventsRequest) ProtoMessage() {}
 
 func (x *EventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_node_proto_msgTypes[15]
+	mi := &file_longshore_v1_node_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -956,7 +1132,7 @@ func (x *EventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventsRequest.ProtoReflect.Descriptor instead.
 func (*EventsRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_node_proto_rawDescGZIP(), []int{15}
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *EventsRequest) GetSinceSeq() uint64 {
@@ -1010,7 +1186,7 @@ type EventsResponse struct {
 
 func (x *EventsResponse) Reset() {
 	*x = EventsResponse{}
-	mi := &file_longshore_v1_node_proto_msgTypes[16]
+	mi := &file_longshore_v1_node_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1022,7 +1198,7 @@ func (x *EventsResponse) String() string {
 func (*EventsResponse) ProtoMessage() {}
 
 func (x *EventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_node_proto_msgTypes[16]
+	mi := &file_longshore_v1_node_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1035,7 +1211,7 @@ func (x *EventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventsResponse.ProtoReflect.Descriptor instead.
 func (*EventsResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_node_proto_rawDescGZIP(), []int{16}
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *EventsResponse) GetEvent() *Event {
@@ -1063,7 +1239,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_longshore_v1_node_proto_msgTypes[17]
+	mi := &file_longshore_v1_node_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1075,7 +1251,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_node_proto_msgTypes[17]
+	mi := &file_longshore_v1_node_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1088,7 +1264,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_node_proto_rawDescGZIP(), []int{17}
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Event) GetSeq() uint64 {
@@ -1169,7 +1345,7 @@ type DumpRequest struct {
 
 func (x *DumpRequest) Reset() {
 	*x = DumpRequest{}
-	mi := &file_longshore_v1_node_proto_msgTypes[18]
+	mi := &file_longshore_v1_node_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1181,7 +1357,7 @@ func (x *DumpRequest) String() string {
 func (*DumpRequest) ProtoMessage() {}
 
 func (x *DumpRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_node_proto_msgTypes[18]
+	mi := &file_longshore_v1_node_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1194,7 +1370,7 @@ func (x *DumpRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DumpRequest.ProtoReflect.Descriptor instead.
 func (*DumpRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_node_proto_rawDescGZIP(), []int{18}
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{21}
 }
 
 type DumpResponse struct {
@@ -1206,7 +1382,7 @@ type DumpResponse struct {
 
 func (x *DumpResponse) Reset() {
 	*x = DumpResponse{}
-	mi := &file_longshore_v1_node_proto_msgTypes[19]
+	mi := &file_longshore_v1_node_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1218,7 +1394,7 @@ func (x *DumpResponse) String() string {
 func (*DumpResponse) ProtoMessage() {}
 
 func (x *DumpResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_node_proto_msgTypes[19]
+	mi := &file_longshore_v1_node_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1231,7 +1407,7 @@ func (x *DumpResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DumpResponse.ProtoReflect.Descriptor instead.
 func (*DumpResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_node_proto_rawDescGZIP(), []int{19}
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *DumpResponse) GetData() []byte {
@@ -1246,7 +1422,7 @@ var File_longshore_v1_node_proto protoreflect.FileDescriptor
 const file_longshore_v1_node_proto_rawDesc = "" +
 	"\n" +
 	"\x17longshore/v1/node.proto\x12\flongshore.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1clongshore/v1/container.proto\"\x10\n" +
-	"\x0eVersionRequest\"\x86\x02\n" +
+	"\x0eVersionRequest\"\xbf\x02\n" +
 	"\x0fVersionResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\tR\brevision\x12\x0e\n" +
@@ -1255,7 +1431,18 @@ const file_longshore_v1_node_proto_rawDesc = "" +
 	"\bplatform\x18\x05 \x01(\tR\bplatform\x124\n" +
 	"\astarted\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\astarted\x12\x10\n" +
 	"\x03pid\x18\a \x01(\x05R\x03pid\x121\n" +
-	"\bruntimes\x18\b \x03(\v2\x15.longshore.v1.RuntimeR\bruntimes\"\x7f\n" +
+	"\bruntimes\x18\b \x03(\v2\x15.longshore.v1.RuntimeR\bruntimes\x127\n" +
+	"\tprocesses\x18\t \x03(\v2\x19.longshore.v1.NodeProcessR\tprocesses\"w\n" +
+	"\vNodeProcess\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
+	"\x03pid\x18\x02 \x01(\x05R\x03pid\x12\x18\n" +
+	"\aversion\x18\x03 \x01(\tR\aversion\x12\x12\n" +
+	"\x04path\x18\x04 \x01(\tR\x04path\x12\x14\n" +
+	"\x05state\x18\x05 \x01(\tR\x05state\"\x10\n" +
+	"\x0eUpgradeRequest\"f\n" +
+	"\x0fUpgradeResponse\x127\n" +
+	"\tprocesses\x18\x01 \x03(\v2\x19.longshore.v1.NodeProcessR\tprocesses\x12\x1a\n" +
+	"\bupgraded\x18\x02 \x03(\tR\bupgraded\"\x7f\n" +
 	"\aRuntime\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\adefault\x18\x02 \x01(\bR\adefault\x12\x18\n" +
@@ -1334,7 +1521,7 @@ const file_longshore_v1_node_proto_rawDesc = "" +
 	" \x01(\tR\x04note\"\r\n" +
 	"\vDumpRequest\"\"\n" +
 	"\fDumpResponse\x12\x12\n" +
-	"\x04data\x18\x01 \x01(\fR\x04data2\xaf\x04\n" +
+	"\x04data\x18\x01 \x01(\fR\x04data2\xf7\x04\n" +
 	"\x04Node\x12F\n" +
 	"\aVersion\x12\x1c.longshore.v1.VersionRequest\x1a\x1d.longshore.v1.VersionResponse\x12=\n" +
 	"\x04Info\x12\x19.longshore.v1.InfoRequest\x1a\x1a.longshore.v1.InfoResponse\x12L\n" +
@@ -1342,7 +1529,8 @@ const file_longshore_v1_node_proto_rawDesc = "" +
 	"\x06Doctor\x12\x1b.longshore.v1.DoctorRequest\x1a\x1c.longshore.v1.DoctorResponse\x12@\n" +
 	"\x05Check\x12\x1a.longshore.v1.CheckRequest\x1a\x1b.longshore.v1.CheckResponse\x12C\n" +
 	"\x06Config\x12\x1b.longshore.v1.ConfigRequest\x1a\x1c.longshore.v1.ConfigResponse\x12E\n" +
-	"\x06Events\x12\x1b.longshore.v1.EventsRequest\x1a\x1c.longshore.v1.EventsResponse0\x01\x12?\n" +
+	"\x06Events\x12\x1b.longshore.v1.EventsRequest\x1a\x1c.longshore.v1.EventsResponse0\x01\x12F\n" +
+	"\aUpgrade\x12\x1c.longshore.v1.UpgradeRequest\x1a\x1d.longshore.v1.UpgradeResponse\x12?\n" +
 	"\x04Dump\x12\x19.longshore.v1.DumpRequest\x1a\x1a.longshore.v1.DumpResponse0\x01B=Z;github.com/longshore/longshore/api/longshore/v1;longshorev1b\x06proto3"
 
 var (
@@ -1357,65 +1545,72 @@ func file_longshore_v1_node_proto_rawDescGZIP() []byte {
 	return file_longshore_v1_node_proto_rawDescData
 }
 
-var file_longshore_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
+var file_longshore_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_longshore_v1_node_proto_goTypes = []any{
 	(*VersionRequest)(nil),        // 0: longshore.v1.VersionRequest
 	(*VersionResponse)(nil),       // 1: longshore.v1.VersionResponse
-	(*Runtime)(nil),               // 2: longshore.v1.Runtime
-	(*InfoRequest)(nil),           // 3: longshore.v1.InfoRequest
-	(*InfoResponse)(nil),          // 4: longshore.v1.InfoResponse
-	(*DiskUsageRequest)(nil),      // 5: longshore.v1.DiskUsageRequest
-	(*DiskUsageResponse)(nil),     // 6: longshore.v1.DiskUsageResponse
-	(*Usage)(nil),                 // 7: longshore.v1.Usage
-	(*Finding)(nil),               // 8: longshore.v1.Finding
-	(*DoctorRequest)(nil),         // 9: longshore.v1.DoctorRequest
-	(*DoctorResponse)(nil),        // 10: longshore.v1.DoctorResponse
-	(*CheckRequest)(nil),          // 11: longshore.v1.CheckRequest
-	(*CheckResponse)(nil),         // 12: longshore.v1.CheckResponse
-	(*ConfigRequest)(nil),         // 13: longshore.v1.ConfigRequest
-	(*ConfigResponse)(nil),        // 14: longshore.v1.ConfigResponse
-	(*EventsRequest)(nil),         // 15: longshore.v1.EventsRequest
-	(*EventsResponse)(nil),        // 16: longshore.v1.EventsResponse
-	(*Event)(nil),                 // 17: longshore.v1.Event
-	(*DumpRequest)(nil),           // 18: longshore.v1.DumpRequest
-	(*DumpResponse)(nil),          // 19: longshore.v1.DumpResponse
-	(*timestamppb.Timestamp)(nil), // 20: google.protobuf.Timestamp
-	(*Autopsy)(nil),               // 21: longshore.v1.Autopsy
+	(*NodeProcess)(nil),           // 2: longshore.v1.NodeProcess
+	(*UpgradeRequest)(nil),        // 3: longshore.v1.UpgradeRequest
+	(*UpgradeResponse)(nil),       // 4: longshore.v1.UpgradeResponse
+	(*Runtime)(nil),               // 5: longshore.v1.Runtime
+	(*InfoRequest)(nil),           // 6: longshore.v1.InfoRequest
+	(*InfoResponse)(nil),          // 7: longshore.v1.InfoResponse
+	(*DiskUsageRequest)(nil),      // 8: longshore.v1.DiskUsageRequest
+	(*DiskUsageResponse)(nil),     // 9: longshore.v1.DiskUsageResponse
+	(*Usage)(nil),                 // 10: longshore.v1.Usage
+	(*Finding)(nil),               // 11: longshore.v1.Finding
+	(*DoctorRequest)(nil),         // 12: longshore.v1.DoctorRequest
+	(*DoctorResponse)(nil),        // 13: longshore.v1.DoctorResponse
+	(*CheckRequest)(nil),          // 14: longshore.v1.CheckRequest
+	(*CheckResponse)(nil),         // 15: longshore.v1.CheckResponse
+	(*ConfigRequest)(nil),         // 16: longshore.v1.ConfigRequest
+	(*ConfigResponse)(nil),        // 17: longshore.v1.ConfigResponse
+	(*EventsRequest)(nil),         // 18: longshore.v1.EventsRequest
+	(*EventsResponse)(nil),        // 19: longshore.v1.EventsResponse
+	(*Event)(nil),                 // 20: longshore.v1.Event
+	(*DumpRequest)(nil),           // 21: longshore.v1.DumpRequest
+	(*DumpResponse)(nil),          // 22: longshore.v1.DumpResponse
+	(*timestamppb.Timestamp)(nil), // 23: google.protobuf.Timestamp
+	(*Autopsy)(nil),               // 24: longshore.v1.Autopsy
 }
 var file_longshore_v1_node_proto_depIdxs = []int32{
-	20, // 0: longshore.v1.VersionResponse.started:type_name -> google.protobuf.Timestamp
-	2,  // 1: longshore.v1.VersionResponse.runtimes:type_name -> longshore.v1.Runtime
-	1,  // 2: longshore.v1.InfoResponse.version:type_name -> longshore.v1.VersionResponse
-	7,  // 3: longshore.v1.DiskUsageResponse.images:type_name -> longshore.v1.Usage
-	7,  // 4: longshore.v1.DiskUsageResponse.containers:type_name -> longshore.v1.Usage
-	7,  // 5: longshore.v1.DiskUsageResponse.volumes:type_name -> longshore.v1.Usage
-	8,  // 6: longshore.v1.DoctorResponse.findings:type_name -> longshore.v1.Finding
-	8,  // 7: longshore.v1.CheckResponse.findings:type_name -> longshore.v1.Finding
-	20, // 8: longshore.v1.EventsRequest.since:type_name -> google.protobuf.Timestamp
-	17, // 9: longshore.v1.EventsResponse.event:type_name -> longshore.v1.Event
-	20, // 10: longshore.v1.Event.at:type_name -> google.protobuf.Timestamp
-	21, // 11: longshore.v1.Event.autopsy:type_name -> longshore.v1.Autopsy
-	0,  // 12: longshore.v1.Node.Version:input_type -> longshore.v1.VersionRequest
-	3,  // 13: longshore.v1.Node.Info:input_type -> longshore.v1.InfoRequest
-	5,  // 14: longshore.v1.Node.DiskUsage:input_type -> longshore.v1.DiskUsageRequest
-	9,  // 15: longshore.v1.Node.Doctor:input_type -> longshore.v1.DoctorRequest
-	11, // 16: longshore.v1.Node.Check:input_type -> longshore.v1.CheckRequest
-	13, // 17: longshore.v1.Node.Config:input_type -> longshore.v1.ConfigRequest
-	15, // 18: longshore.v1.Node.Events:input_type -> longshore.v1.EventsRequest
-	18, // 19: longshore.v1.Node.Dump:input_type -> longshore.v1.DumpRequest
-	1,  // 20: longshore.v1.Node.Version:output_type -> longshore.v1.VersionResponse
-	4,  // 21: longshore.v1.Node.Info:output_type -> longshore.v1.InfoResponse
-	6,  // 22: longshore.v1.Node.DiskUsage:output_type -> longshore.v1.DiskUsageResponse
-	10, // 23: longshore.v1.Node.Doctor:output_type -> longshore.v1.DoctorResponse
-	12, // 24: longshore.v1.Node.Check:output_type -> longshore.v1.CheckResponse
-	14, // 25: longshore.v1.Node.Config:output_type -> longshore.v1.ConfigResponse
-	16, // 26: longshore.v1.Node.Events:output_type -> longshore.v1.EventsResponse
-	19, // 27: longshore.v1.Node.Dump:output_type -> longshore.v1.DumpResponse
-	20, // [20:28] is the sub-list for method output_type
-	12, // [12:20] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	23, // 0: longshore.v1.VersionResponse.started:type_name -> google.protobuf.Timestamp
+	5,  // 1: longshore.v1.VersionResponse.runtimes:type_name -> longshore.v1.Runtime
+	2,  // 2: longshore.v1.VersionResponse.processes:type_name -> longshore.v1.NodeProcess
+	2,  // 3: longshore.v1.UpgradeResponse.processes:type_name -> longshore.v1.NodeProcess
+	1,  // 4: longshore.v1.InfoResponse.version:type_name -> longshore.v1.VersionResponse
+	10, // 5: longshore.v1.DiskUsageResponse.images:type_name -> longshore.v1.Usage
+	10, // 6: longshore.v1.DiskUsageResponse.containers:type_name -> longshore.v1.Usage
+	10, // 7: longshore.v1.DiskUsageResponse.volumes:type_name -> longshore.v1.Usage
+	11, // 8: longshore.v1.DoctorResponse.findings:type_name -> longshore.v1.Finding
+	11, // 9: longshore.v1.CheckResponse.findings:type_name -> longshore.v1.Finding
+	23, // 10: longshore.v1.EventsRequest.since:type_name -> google.protobuf.Timestamp
+	20, // 11: longshore.v1.EventsResponse.event:type_name -> longshore.v1.Event
+	23, // 12: longshore.v1.Event.at:type_name -> google.protobuf.Timestamp
+	24, // 13: longshore.v1.Event.autopsy:type_name -> longshore.v1.Autopsy
+	0,  // 14: longshore.v1.Node.Version:input_type -> longshore.v1.VersionRequest
+	6,  // 15: longshore.v1.Node.Info:input_type -> longshore.v1.InfoRequest
+	8,  // 16: longshore.v1.Node.DiskUsage:input_type -> longshore.v1.DiskUsageRequest
+	12, // 17: longshore.v1.Node.Doctor:input_type -> longshore.v1.DoctorRequest
+	14, // 18: longshore.v1.Node.Check:input_type -> longshore.v1.CheckRequest
+	16, // 19: longshore.v1.Node.Config:input_type -> longshore.v1.ConfigRequest
+	18, // 20: longshore.v1.Node.Events:input_type -> longshore.v1.EventsRequest
+	3,  // 21: longshore.v1.Node.Upgrade:input_type -> longshore.v1.UpgradeRequest
+	21, // 22: longshore.v1.Node.Dump:input_type -> longshore.v1.DumpRequest
+	1,  // 23: longshore.v1.Node.Version:output_type -> longshore.v1.VersionResponse
+	7,  // 24: longshore.v1.Node.Info:output_type -> longshore.v1.InfoResponse
+	9,  // 25: longshore.v1.Node.DiskUsage:output_type -> longshore.v1.DiskUsageResponse
+	13, // 26: longshore.v1.Node.Doctor:output_type -> longshore.v1.DoctorResponse
+	15, // 27: longshore.v1.Node.Check:output_type -> longshore.v1.CheckResponse
+	17, // 28: longshore.v1.Node.Config:output_type -> longshore.v1.ConfigResponse
+	19, // 29: longshore.v1.Node.Events:output_type -> longshore.v1.EventsResponse
+	4,  // 30: longshore.v1.Node.Upgrade:output_type -> longshore.v1.UpgradeResponse
+	22, // 31: longshore.v1.Node.Dump:output_type -> longshore.v1.DumpResponse
+	23, // [23:32] is the sub-list for method output_type
+	14, // [14:23] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_longshore_v1_node_proto_init() }
@@ -1424,14 +1619,14 @@ func file_longshore_v1_node_proto_init() {
 		return
 	}
 	file_longshore_v1_container_proto_init()
-	file_longshore_v1_node_proto_msgTypes[15].OneofWrappers = []any{}
+	file_longshore_v1_node_proto_msgTypes[18].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_longshore_v1_node_proto_rawDesc), len(file_longshore_v1_node_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   20,
+			NumMessages:   23,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -26,6 +26,7 @@ const (
 	Node_Check_FullMethodName     = "/longshore.v1.Node/Check"
 	Node_Config_FullMethodName    = "/longshore.v1.Node/Config"
 	Node_Events_FullMethodName    = "/longshore.v1.Node/Events"
+	Node_Upgrade_FullMethodName   = "/longshore.v1.Node/Upgrade"
 	Node_Dump_FullMethodName      = "/longshore.v1.Node/Dump"
 )
 
@@ -48,6 +49,8 @@ type NodeClient interface {
 	Config(ctx context.Context, in *ConfigRequest, opts ...grpc.CallOption) (*ConfigResponse, error)
 	// Events answers the event log from a point on, and what follows.
 	Events(ctx context.Context, in *EventsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[EventsResponse], error)
+	// Upgrade has the processes of the node that outlive the agent execute the installed programs, in place.
+	Upgrade(ctx context.Context, in *UpgradeRequest, opts ...grpc.CallOption) (*UpgradeResponse, error)
 	// Dump answers a gzipped tar for a bug report: goroutines, the masked
 	// configuration, the last events.
 	Dump(ctx context.Context, in *DumpRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[DumpResponse], error)
@@ -140,6 +143,16 @@ func (c *nodeClient) Events(ctx context.Context, in *EventsRequest, opts ...grpc
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Node_EventsClient = grpc.ServerStreamingClient[EventsResponse]
 
+func (c *nodeClient) Upgrade(ctx context.Context, in *UpgradeRequest, opts ...grpc.CallOption) (*UpgradeResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(UpgradeResponse)
+	err := c.cc.Invoke(ctx, Node_Upgrade_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *nodeClient) Dump(ctx context.Context, in *DumpRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[DumpResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	stream, err := c.cc.NewStream(ctx, &Node_ServiceDesc.Streams[1], Node_Dump_FullMethodName, cOpts...)
@@ -178,6 +191,8 @@ type NodeServer interface {
 	Config(context.Context, *ConfigRequest) (*ConfigResponse, error)
 	// Events answers the event log from a point on, and what follows.
 	Events(*EventsRequest, grpc.ServerStreamingServer[EventsResponse]) error
+	// Upgrade has the processes of the node that outlive the agent execute the installed programs, in place.
+	Upgrade(context.Context, *UpgradeRequest) (*UpgradeResponse, error)
 	// Dump answers a gzipped tar for a bug report: goroutines, the masked
 	// configuration, the last events.
 	Dump(*DumpRequest, grpc.ServerStreamingServer[DumpResponse]) error
@@ -211,6 +226,9 @@ func (UnimplementedNodeServer) Config(context.Context, *ConfigRequest) (*ConfigR
 }
 func (UnimplementedNodeServer) Events(*EventsRequest, grpc.ServerStreamingServer[EventsResponse]) error {
 	return status.Error(codes.Unimplemented, "method Events not implemented")
+}
+func (UnimplementedNodeServer) Upgrade(context.Context, *UpgradeRequest) (*UpgradeResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Upgrade not implemented")
 }
 func (UnimplementedNodeServer) Dump(*DumpRequest, grpc.ServerStreamingServer[DumpResponse]) error {
 	return status.Error(codes.Unimplemented, "method Dump not implemented")
@@ -355,6 +373,24 @@ func _Node_Events_Handler(srv interface{}, stream grpc.ServerStream) error {
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Node_EventsServer = grpc.ServerStreamingServer[EventsResponse]
 
+func _Node_Upgrade_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(UpgradeRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(NodeServer).Upgrade(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Node_Upgrade_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(NodeServer).Upgrade(ctx, req.(*UpgradeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Node_Dump_Handler(srv interface{}, stream grpc.ServerStream) error {
 	m := new(DumpRequest)
 	if err := stream.RecvMsg(m); err != nil {
@@ -396,6 +432,10 @@ var Node_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Config",
 			Handler:    _Node_Config_Handler,
+		},
+		{
+			MethodName: "Upgrade",
+			Handler:    _Node_Upgrade_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

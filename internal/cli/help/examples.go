@@ -91,6 +91,7 @@ func exampleOf() map[string]string {
 		"info":               "longshore info\nlongshore info -f '{{.CgroupVersion}}'",
 		"events":             "longshore events --since 1h\nlongshore events --filter event=die --format '{{.Name}} {{.ExitCode}}'",
 		"doctor":             "longshore doctor",
+		"upgrade":            "longshore upgrade",
 		"grants":             "longshore grants check program.yaml",
 		"grants check":       "longshore grants check --policy policy.yaml --owner cri --namespace web program.yaml",
 		"check":              "longshore check",

@@ -87,5 +87,6 @@ func agentVersion(a *base.App, v *longshorev1.VersionResponse) error {
 		}
 		t.Line("runtime   %s", text)
 	}
+	addProcesses(&t, v.GetProcesses())
 	return t.Err
 }

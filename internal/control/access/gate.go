@@ -69,6 +69,7 @@ func reads(method string) (readOnly, known bool) {
 		longshorev1.Networks_ConnectNetwork_FullMethodName,
 		longshorev1.Networks_DisconnectNetwork_FullMethodName,
 		longshorev1.Node_Dump_FullMethodName,
+		longshorev1.Node_Upgrade_FullMethodName,
 		longshorev1.Swarm_Join_FullMethodName,
 		longshorev1.Swarm_Leave_FullMethodName:
 		return false, true

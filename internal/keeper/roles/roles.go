@@ -15,7 +15,7 @@ import (
 	"github.com/longshore/longshore/internal/keeper/wire"
 )
 
-const usage = "usage: longshore-keeper start DIR [SOCKET] | nest DIR [ITEMS] | keeper DIR [RESUME] | init [PROGRAM ARGUMENT…] | probe\n"
+const usage = "usage: longshore-keeper start DIR [SOCKET] | nest DIR [ITEMS] | keeper DIR [RESUME] | init [PROGRAM ARGUMENT…] | probe | protocol\n"
 
 // Main is the program with these arguments, the first of which is its own name. It
 // returns the status to exit with.
@@ -25,6 +25,10 @@ func Main(args []string) int {
 	}
 	if len(args) == 2 && args[1] == "probe" {
 		return 0 // the caller only checks that the program runs
+	}
+	if len(args) == 2 && args[1] == "protocol" {
+		_ = kernel.WriteAll(1, []byte(wire.Formats(server.Release)))
+		return 0
 	}
 	if len(args) < 3 {
 		_ = kernel.WriteAll(2, []byte(usage))

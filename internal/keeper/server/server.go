@@ -22,8 +22,8 @@ import (
 	"github.com/longshore/longshore/internal/keeper/wire"
 )
 
-// Program is the keeper's version, as its status reports it.
-const Program = "1"
+// Release is the keeper's version for people; the release build sets it (-ldflags -X). Without one it is a number.
+var Release = "1" //nolint:gochecknoglobals // only the linker changes it
 
 // handler handles the events of one descriptor.
 type handler interface {
@@ -316,7 +316,7 @@ func (s *Server) endIfIdle() {
 // status makes the answer to KindStatus.
 func (s *Server) status() *wire.Status {
 	st := &wire.Status{
-		Program: Program, KeeperPid: os.Getpid(), NestPid: s.nest.pid,
+		Program: Release, KeeperPid: os.Getpid(), NestPid: s.nest.pid,
 		Started: s.started.UnixNano(), Lost: s.lost,
 	}
 	for _, p := range s.procs {

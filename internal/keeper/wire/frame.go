@@ -36,6 +36,13 @@ const (
 // MaxGiven bounds the given descriptors of a program.
 const MaxGiven = 64
 
+// Handover is the number of the format of a keeper's state in an upgrade, and OldestHandover the oldest number that this
+// code reads. A change of the fields needs a new number.
+const (
+	Handover       = 1
+	OldestHandover = 1
+)
+
 // NestVersion is the version of the protocol between keeper and nest. A nest keeps
 // running the old program when the keeper is upgraded.
 const NestVersion = 1

@@ -1,0 +1,128 @@
+package agent
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/longshore/longshore/internal/control"
+)
+
+// processes returns the node's own processes that run all the time, with their programs.
+func (n *node) processes(ctx context.Context) []control.Process {
+	self := ownProgram()
+	all := []control.Process{{Name: "agent", Pid: os.Getpid(), Version: n.version, Path: self}}
+	ctx, cancel := context.WithTimeout(ctx, keeperPatience)
+	defer cancel()
+	if s, err := n.keeper.Status(ctx); err == nil {
+		all = append(all, control.Process{Name: keeperProcess, Pid: s.KeeperPid, Version: s.Version, Path: n.binary})
+		if s.NestPid > 0 {
+			all = append(all, control.Process{Name: nestProcess, Pid: s.NestPid, Path: n.binary})
+		}
+	}
+	if s, there := n.board.Status(ctx); there {
+		all = append(all, control.Process{Name: "board", Pid: s.PID, Path: self})
+	}
+	for i := range all {
+		p := &all[i]
+		if same, err := runsProgram(p.Pid, p.Path); err == nil {
+			p.State = control.ProcessReplaced
+			if same {
+				p.State = control.ProcessCurrent
+			}
+		}
+		if p.Version == "" && p.State == control.ProcessCurrent { // of the agent's release
+			p.Version = n.version
+		}
+	}
+	return all
+}
+
+// The names of processes that outlive the agent.
+const (
+	keeperProcess = "keeper"
+	nestProcess   = "nest"
+)
+
+// upgrade has the keeper become the installed program, and returns the names of the upgraded processes.
+func (n *node) upgrade(ctx context.Context) ([]string, error) {
+	for _, p := range n.processes(ctx) {
+		if p.Name != keeperProcess || p.State == control.ProcessCurrent {
+			continue
+		}
+		if err := n.keeper.Upgrade(ctx, p.Path); err != nil {
+			return nil, err
+		}
+		n.log.InfoContext(ctx, "the keeper has become the installed program", "pid", p.Pid, "path", p.Path, "before", p.Version)
+		return []string{keeperProcess}, nil
+	}
+	return nil, nil
+}
+
+// programsFinding compares the processes with the installed programs. A nest of an earlier release is as good as a new one:
+// it only keeps descriptors, and its protocol is frozen.
+func programsFinding(list []control.Process) control.Finding {
+	var others []string
+	hint := "`longshore upgrade` replaces the keeper under running containers"
+	for _, p := range list {
+		if p.State != control.ProcessReplaced || p.Name == nestProcess {
+			continue
+		}
+		others = append(others, fmt.Sprintf("%s, pid %d", p.Name, p.Pid))
+		if p.Name == "agent" {
+			hint = "restart the agent; containers keep running. Then " + hint
+		}
+	}
+	if len(others) > 0 {
+		return warn("programs", hint, "other programs than the installed ones: %s", strings.Join(others, "; "))
+	}
+	return ok("programs", "%d processes, each from its installed file", len(list))
+}
+
+// ownProgram returns the path of the agent's program, which may have been replaced meanwhile.
+func ownProgram() string {
+	path, err := os.Readlink("/proc/self/exe")
+	if err != nil {
+		return os.Args[0]
+	}
+	return strings.TrimSuffix(path, " (deleted)")
+}
+
+// runsProgram reports whether a process runs the program at path: the same file, or one with the same content.
+func runsProgram(pid int, path string) (bool, error) {
+	running := "/proc/" + strconv.Itoa(pid) + "/exe"
+	a, err := os.Stat(running)
+	if err != nil {
+		return false, err
+	}
+	b, err := os.Stat(path)
+	if err != nil {
+		return false, err
+	}
+	if os.SameFile(a, b) || a.Size() != b.Size() {
+		return os.SameFile(a, b), nil
+	}
+	first, err := sumOf(running)
+	if err != nil {
+		return false, err
+	}
+	second, err := sumOf(path)
+	return first == second, err
+}
+
+func sumOf(path string) (sum [sha256.Size]byte, err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return sum, err
+	}
+	defer func() { _ = f.Close() }()
+	h := sha256.New()
+	if _, err := io.Copy(h, f); err != nil {
+		return sum, err
+	}
+	return [sha256.Size]byte(h.Sum(nil)), nil
+}

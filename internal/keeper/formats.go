@@ -1,0 +1,68 @@
+package keeper
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"strconv"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/longshore/longshore/internal/keeper/kernel"
+	"github.com/longshore/longshore/internal/keeper/wire"
+	"github.com/longshore/longshore/internal/subprocess"
+)
+
+// statePatience is the time for a program to state its formats.
+const statePatience = 10 * time.Second
+
+// maxStated is the limit of that line.
+const maxStated = 1024
+
+// statedBy starts the program at path and reads the line with its formats.
+func statedBy(ctx context.Context, path string) (wire.Stated, error) {
+	ctx, cancel := context.WithTimeout(ctx, statePatience)
+	defer cancel()
+	cmd := subprocess.Command(ctx, path, "protocol")
+	cmd.Args[0] = kernel.KeeperName // the file may be another program as well
+	cmd.Env, cmd.Dir = kernel.SmallEnv(1), "/"
+	out := &subprocess.Head{Max: maxStated}
+	cmd.Stdout = out
+	if err := subprocess.Run(ctx, cmd); err != nil {
+		return wire.Stated{}, err
+	}
+	line, _, _ := bytes.Cut(out.Bytes(), []byte("\n"))
+	s, ok := wire.ParseFormats(string(line))
+	if !ok {
+		return s, fmt.Errorf("it answers %.100q", line)
+	}
+	return s, nil
+}
+
+// mayBecome returns an error if the next program could not continue this keeper's work.
+func (p *pair) mayBecome(ctx context.Context, next wire.Stated) error {
+	if next.Protocol < wire.Oldest || next.OldestProtocol > wire.Version {
+		return fmt.Errorf("it speaks the versions %d to %d of the agent's protocol, and this agent %d to %d: restart the agent of the same release first: %w",
+			next.OldestProtocol, next.Protocol, wire.Oldest, wire.Version, errdefs.ErrFailedPrecondition)
+	}
+	var s wire.Status
+	if _, err := p.call(ctx, wire.KindStatus, nil, &s); err != nil {
+		return err
+	}
+	present, err := statedBy(ctx, "/proc/"+strconv.Itoa(s.KeeperPid)+"/exe")
+	var failed *exec.ExitError
+	switch {
+	case errors.As(err, &failed): // the releases before the first number
+		present.Handover = 1
+	case err != nil:
+		return fmt.Errorf("the present program: %w", err)
+	}
+	if present.Handover < next.OldestHandover || present.Handover > next.Handover {
+		return fmt.Errorf("the present keeper, %s, hands its state over in form %d, and the next program reads the forms %d to %d: the keeper is replaced when no container runs: %w",
+			s.Program, present.Handover, next.OldestHandover, next.Handover, errdefs.ErrFailedPrecondition)
+	}
+	return nil
+}
