@@ -27,6 +27,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/doctor"
 	"github.com/longshore/longshore/internal/engine"
+	"github.com/longshore/longshore/internal/engine/users"
 	"github.com/longshore/longshore/internal/face/cri"
 	"github.com/longshore/longshore/internal/face/cri/nri"
 	"github.com/longshore/longshore/internal/face/swarm"
@@ -82,7 +83,8 @@ type node struct {
 	binary     string       // the keeper's
 	release    func() error // removes the native runtime's shared files
 	engine     *engine.Engine
-	solo       *solo.Node  // the containers of the control API and of Docker's
+	solo       *solo.Node // the containers of the control API and of Docker's
+	users      *users.Table
 	nri        *nri.Host   // nil without a socket for plugins
 	swarm      *swarm.Face // nil without the face
 	control    *control.Server

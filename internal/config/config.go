@@ -15,6 +15,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/longshore/longshore/internal/control"
+	"github.com/longshore/longshore/internal/engine/users"
 	"github.com/longshore/longshore/internal/face/cri"
 	"github.com/longshore/longshore/internal/face/docker"
 	"github.com/longshore/longshore/internal/face/mesos"
@@ -66,6 +67,11 @@ type Engine struct {
 	// GrantsPolicy is the file with the limits of programs' grants; "" limits them to the access of
 	// an ordinary container of the same request.
 	GrantsPolicy string `toml:"grants_policy"`
+	// Users is auto, which gives each sandbox a user namespace of its own that can be in one, or off.
+	Users string `toml:"userns"`
+	// UsersFirstID and UsersRanges are the node's ids for user namespaces: that many ranges of 65536.
+	UsersFirstID uint32 `toml:"userns_first_id"`
+	UsersRanges  uint32 `toml:"userns_ranges"`
 }
 
 // Runtime is one [runtimes.NAME] section.
@@ -86,6 +92,12 @@ type Faces struct {
 // CgroupDrivers returns the possible values of Engine.CgroupDriver.
 func CgroupDrivers() []string { return []string{"auto", "cgroupfs", "systemd"} }
 
+// The values of Engine.Users.
+const (
+	UsersOff  = "off"
+	UsersAuto = "auto"
+)
+
 // RuntimeAuto, as Engine.Runtime, is the fastest runtime that works. RuntimeNative is our own,
 // which needs neither a section nor a program.
 const (
@@ -97,7 +109,7 @@ const (
 func Default() Config {
 	return Config{
 		Agent:    Agent{Root: "/var/lib/longshore", State: "/run/longshore", LogLevel: "info", LogFormat: "auto", BootParallel: 8},
-		Engine:   Engine{Runtime: RuntimeAuto, CgroupRoot: "/longshore", CgroupDriver: "auto", CDIDirs: []string{"/etc/cdi", "/var/run/cdi"}},
+		Engine:   Engine{Runtime: RuntimeAuto, CgroupRoot: "/longshore", CgroupDriver: "auto", CDIDirs: []string{"/etc/cdi", "/var/run/cdi"}, Users: UsersOff, UsersFirstID: users.DefaultFirst, UsersRanges: users.DefaultRanges},
 		Runtimes: map[string]Runtime{"crun": {}, "runc": {}},
 		Images:   image.Default(),
 		Network:  netconf.DefaultConfig(),
@@ -165,6 +177,12 @@ func (c Config) Validate() error {
 	}
 	if !slices.Contains(CgroupDrivers(), c.Engine.CgroupDriver) {
 		bad("engine.cgroup_driver %q is none of auto, cgroupfs, systemd", c.Engine.CgroupDriver)
+	}
+	if c.Engine.Users != UsersOff && c.Engine.Users != UsersAuto {
+		bad("engine.userns %q is neither off nor auto", c.Engine.Users)
+	}
+	if err := users.CheckPool(c.Engine.UsersFirstID, c.Engine.UsersRanges); err != nil {
+		errs = append(errs, fmt.Errorf("engine.userns_ranges: %w", err))
 	}
 	if _, ok := c.Runtimes[c.Engine.Runtime]; !ok && c.Engine.Runtime != RuntimeAuto && c.Engine.Runtime != RuntimeNative {
 		bad("engine.runtime %q is neither auto nor native nor a section [runtimes.%s]", c.Engine.Runtime, c.Engine.Runtime)

@@ -147,6 +147,7 @@ func inContainer(ctx context.Context, s *Server, name string, force bool, fn fun
 	if err != nil {
 		return err
 	}
+	sb = sb.Of(&c.Config)
 	ids := treecopy.IDs{UIDs: sb.Config.UIDs, GIDs: sb.Config.GIDs}
 	if err := fn(inroot.Container{Container: c, IDs: ids, Namespaces: s.o.Namespaces}); err != nil {
 		return fmt.Errorf("copy files of %s: %w", c.Key, err)

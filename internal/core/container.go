@@ -74,6 +74,8 @@ type ContainerConfig struct {
 	Shown Shown `json:"shown,omitzero"`
 	// HookID is the id that hooks read as the container's; "" is the engine's own.
 	HookID string `json:"hook_id,omitempty"`
+	// Users are the container's needs, in addition to its sandbox's.
+	Users UserNeeds `json:"users,omitzero"`
 	// Run starts the program in the same call, which saves a call of StartContainer. A program
 	// that cannot be started fails the create.
 	Run bool `json:"run,omitempty"`

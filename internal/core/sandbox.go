@@ -87,6 +87,7 @@ type SandboxConfig struct {
 	Namespaces Namespaces             `json:"namespaces"`
 	UIDs       []specs.LinuxIDMapping `json:"uids,omitempty"` // a user namespace, when not empty and User is Shared or PerContainer
 	GIDs       []specs.LinuxIDMapping `json:"gids,omitempty"`
+	Users      Users                  `json:"users,omitzero"` // completes UIDs and GIDs
 	Network    NetworkConfig          `json:"network"`
 	Cgroup     Cgroup                 `json:"cgroup"`
 	Resources  *specs.LinuxResources  `json:"resources,omitempty"` // of the sandbox's own cgroup; nil leaves it unlimited

@@ -96,7 +96,11 @@ func (b *build) in(ctx context.Context, v view, sb core.Sandbox) error {
 	if b.cfg.Durable && !sb.Config.Durable {
 		return fmt.Errorf("a durable container is in a durable sandbox: %w", errdefs.ErrInvalidArgument)
 	}
-	if err := b.place(v); err != nil {
+	err := b.place(v)
+	if err == nil {
+		err = b.users(ctx)
+	}
+	if err != nil {
 		b.pipeline.End(ctx, err)
 		return err
 	}
@@ -109,6 +113,18 @@ func (b *build) in(ctx context.Context, v view, sb core.Sandbox) error {
 	defer unlock()
 	defer b.close()
 	return b.e.creates.Run(ctx, b.c.ID, stages.Crashed, func(ctx context.Context) error { return b.pipeline.Run(ctx, b.stages()) })
+}
+
+// users decides whether the container has the user namespace of its sandbox.
+func (b *build) users(ctx context.Context) error {
+	b.c.Config.Users.Host = ""
+	if b.e.o.Users == nil || !b.sb.Config.Users.Chosen {
+		return nil
+	}
+	f, err := b.e.featuresOf(ctx, b.rt)
+	b.c.Config.Users.Host = b.e.o.Users.Exempt(&b.sb.Config, &b.cfg, b.rt.Name(), f)
+	b.sb = b.sb.Of(&b.c.Config)
+	return err
 }
 
 // place chooses the container's runtime and cgroup.

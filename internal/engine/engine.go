@@ -54,6 +54,8 @@ type Options struct {
 	Return func(*volumes.Table) core.Returner
 	// Joins returns the part that joins namespaces. With nil no sandbox joins any.
 	Joins func(r scope.Records, lock scope.Lock) core.Joiner
+	// Users gives sandboxes user namespaces. With nil only those have one that bring their mappings.
+	Users core.UserTable
 	// OOMLog reads the kernel log; nil when it cannot be read.
 	OOMLog core.OOMLog
 	// State is the directory of bundles and sandbox files. It need not survive a boot.

@@ -103,7 +103,8 @@ func (e *Engine) launchExec(ctx context.Context, sb *core.Sandbox, ct *core.Cont
 	if err := pl.Pass("begin"); err != nil {
 		return core.Launched{}, err
 	}
-	uid, gid := owned.HostIDs(sb, cfg.Spec)
+	own := sb.Of(&ct.Config)
+	uid, gid := owned.HostIDs(&own, cfg.Spec)
 	launched, err := rt.Exec(ctx, core.RuntimeExec{
 		Ref: core.Ref{Container: ct.ID, Process: cfg.ID}, Bundle: ct.Bundle, Spec: cfg.Spec, IO: cfg.IO, Attach: cfg.Attach,
 		Levels: levelsOf(sb, ct), UID: uid, GID: gid,

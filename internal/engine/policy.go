@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -84,14 +85,20 @@ func (b *sandboxBuild) admit(ctx context.Context) error {
 	return nil
 }
 
-// adjust is the stage that lets the policies change a container's spec.
+// adjust is the stage that lets the policies change a container's spec. Mounts that come from the host show their owners
+// as without a user namespace.
 func (b *build) adjust(ctx context.Context) error {
 	for _, p := range b.e.policies.all {
 		if err := p.AdjustContainer(ctx, &b.sb, &b.c, b.spec); err != nil {
 			return err
 		}
 	}
-	return nil
+	if b.e.o.Users == nil || len(b.sb.Config.UIDs) == 0 || !b.sb.Config.Users.Own && !b.sb.Config.Users.Chosen {
+		return nil
+	}
+	return b.e.o.Users.Map(b.spec, func(source string) bool {
+		return source == b.e.o.Init || strings.HasPrefix(source, b.c.Bundle+"/") || strings.HasPrefix(source, b.sb.Dir+"/")
+	})
 }
 
 // adjust returns p as the policies have changed it.

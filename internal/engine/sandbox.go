@@ -129,11 +129,19 @@ func (b *sandboxBuild) result(err error) (core.Sandbox, error) {
 	}
 }
 
-func (b *sandboxBuild) reserve(context.Context) error {
+func (b *sandboxBuild) reserve(ctx context.Context) error {
+	if err := b.users(ctx); err != nil {
+		return err
+	}
 	err := b.e.o.Store.Update(func(tx core.Tx) error {
 		if first, err := tx.Sandboxes().ByKey(b.sb.Owner, b.sb.Key); err == nil {
 			b.first = &first
 			return fmt.Errorf("its name is in use by sandbox %s, which is %s: %w", first.ID, first.State, errdefs.ErrAlreadyExists)
+		}
+		if b.e.o.Users != nil {
+			if err := b.e.o.Users.Take(tx, &b.sb.Config); err != nil {
+				return err
+			}
 		}
 		n := scope.Change{}
 		n.Add(core.Event{Kind: core.EventSandboxCreating})
@@ -146,6 +154,21 @@ func (b *sandboxBuild) reserve(context.Context) error {
 		b.pipeline.Undo.Add("record", func(context.Context) error { return b.e.records.DropSandbox(b.sb.ID, scope.Change{}) })
 	}
 	return err
+}
+
+// users decides whether the sandbox gets a user namespace of its own.
+func (b *sandboxBuild) users(ctx context.Context) error {
+	switch {
+	case b.e.o.Users == nil && b.sb.Config.Users.Own:
+		return fmt.Errorf("a user namespace with ids of its own: %w", errdefs.ErrNotImplemented)
+	case b.e.o.Users == nil:
+		return nil
+	}
+	f, err := b.e.featuresOf(ctx, b.rt)
+	if err != nil {
+		return err
+	}
+	return b.e.o.Users.Resolve(&b.sb.Config, b.rt.Name(), f)
 }
 
 // pin makes the namespaces. It also begins to create the cgroup, which does not depend on them.

@@ -34,6 +34,7 @@ func (s *Service) useOf(ctx context.Context, c core.Container) (use core.RootUse
 	if err != nil {
 		return use, err
 	}
+	sb = sb.Of(&c.Config)
 	for _, m := range sb.Config.UIDs {
 		use.UIDs = append(use.UIDs, core.IDRange{Container: m.ContainerID, Host: m.HostID, Size: m.Size})
 	}

@@ -97,11 +97,10 @@ func (p *Prepared) create(ctx context.Context, img core.Image) (core.Container, 
 		cfg.Hostname = translate.Hostname(cfg.Key)
 	}
 	cfg.Durable = durable(req)
-	release, err := s.users(ctx, &cfg)
-	if err != nil {
+	var err error
+	if cfg.Users.UserNeeds, err = translate.UserNeeds(req, img); err != nil {
 		return core.Container{}, err
 	}
-	defer release()
 	want := cfg
 	if s.o.Rest {
 		cfg = resting(cfg)

@@ -32,7 +32,6 @@ type Networks interface {
 type Node struct {
 	engine   *engine.Engine
 	networks Networks // nil if the agent cannot create networks
-	ids      idRanges
 	// publishing serializes updates of name servers.
 	publishing sync.Mutex
 }

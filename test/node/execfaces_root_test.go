@@ -37,6 +37,7 @@ type userFaces struct {
 	nomad   *nomadtest.Client
 	mesos   http.Client
 	execs   int
+	bridged bool // tasks of Nomad and Mesos get a network of their own
 }
 
 // made is a container of a user, and how its face runs programs in it; own is nil if the face has no
@@ -78,7 +79,13 @@ func TestAnExecHasItsOwnUsersRightsByEachFace(t *testing.T) {
 
 func newUserFaces(t *testing.T) *userFaces {
 	t.Helper()
-	n := nodetest.Start(t, nodetest.Options{Config: "[face.swarm]\nenabled = true\n[face.mesos]\nenabled = true\n"})
+	return newUserFacesWith(t, "")
+}
+
+// newUserFacesWith starts a node with more of its configuration, which begins in the section [engine].
+func newUserFacesWith(t *testing.T, more string) *userFaces {
+	t.Helper()
+	n := nodetest.Start(t, nodetest.Options{Config: more + "[face.swarm]\nenabled = true\n[face.mesos]\nenabled = true\n"})
 	built, err := nodetest.BusyboxImage()
 	if err != nil {
 		t.Skipf("no busybox-static: %v", err)
@@ -159,6 +166,9 @@ func (f *userFaces) byNomad(name, user string, nnp bool) made {
 		}
 	}
 	config := map[string]any{"image": f.image, "command": "/bin/sleep", "args": []string{"1000"}}
+	if f.bridged {
+		config["network_mode"] = "bridge"
+	}
 	if nnp {
 		config["security_opt"] = []string{"no-new-privileges"}
 	}
@@ -198,9 +208,12 @@ func (f *userFaces) byMesos(name, user string, _ bool) made {
 	}
 	id := map[string]any{"value": name}
 	image := map[string]any{"type": "DOCKER", "docker": map[string]any{"name": f.image}}
+	info := map[string]any{"type": "MESOS", "mesos": map[string]any{"image": image}}
+	if f.bridged {
+		info["network_infos"] = []any{map[string]any{}}
+	}
 	if err := post("LAUNCH_CONTAINER", map[string]any{
-		"container_id": id, "command": map[string]any{"value": "exec sleep 1000", "user": user},
-		"container": map[string]any{"type": "MESOS", "mesos": map[string]any{"image": image}},
+		"container_id": id, "command": map[string]any{"value": "exec sleep 1000", "user": user}, "container": info,
 	}); err != nil {
 		f.t.Fatal(err)
 	}

@@ -97,9 +97,6 @@ func withDefaults(r *longshorev1.CreateRequest) *longshorev1.CreateRequest {
 	if out.GetOnUnhealthy() == "none" {
 		out.OnUnhealthy = ""
 	}
-	if out.GetUserns() == "host" {
-		out.Userns = ""
-	}
 	return out
 }
 

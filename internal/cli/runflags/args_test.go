@@ -73,7 +73,7 @@ func TestArgsOfAMountWithCommas(t *testing.T) {
 
 // TestArgsOfOtherClients checks that a request without the defaults of the command line needs no flags for them.
 func TestArgsOfOtherClients(t *testing.T) {
-	args, err := Args(&longshorev1.CreateRequest{Image: "x", OnUnhealthy: "none", Userns: "host"})
+	args, err := Args(&longshorev1.CreateRequest{Image: "x", OnUnhealthy: "none"})
 	if want := []string{"x"}; err != nil || !slices.Equal(args, want) {
 		t.Errorf("%q, %v", args, err)
 	}

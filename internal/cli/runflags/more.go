@@ -43,7 +43,7 @@ func (f *moreFlags) define(fl *pflag.FlagSet, r *longshorev1.CreateRequest) {
 	fl.StringVar(&r.Pid, "pid", "", "pid namespace: host, container:NAME, or empty for its own")
 	fl.StringVar(&r.Ipc, "ipc", "", "ipc namespace: host, container:NAME, shareable, or empty for its own")
 	fl.StringVar(&r.Uts, "uts", "", "uts namespace: host, or empty for its own")
-	fl.StringVar(&f.userns, "userns", "host", "user namespace: host, or private (auto) for one of its own, with ids of the node that nothing else uses")
+	fl.StringVar(&f.userns, "userns", "", "user namespace: host, or private (auto) for ids of its own; by default as engine.userns of the node")
 	fl.StringArrayVar(&r.VolumesFrom, "volumes-from", nil, "also mount the volumes and binds of another container, NAME[:ro]")
 	fl.StringVar(&r.CpusetCpus, "cpuset-cpus", "", "CPUs to run on, such as 0-2,4")
 	fl.StringVar(&r.CpusetMems, "cpuset-mems", "", "memory nodes to use")
@@ -81,7 +81,9 @@ const systemdDefault = "true"
 // fill sets the request's fields from the flags.
 func (f *moreFlags) fill(r *longshorev1.CreateRequest) error {
 	switch mode, _, _ := strings.Cut(f.userns, ":"); {
-	case f.userns == "" || f.userns == "host":
+	case f.userns == "":
+	case f.userns == "host":
+		r.Userns = "host"
 	case f.userns == "private" || f.userns == "auto":
 		r.Userns = "private"
 	case mode == "keep-id" || mode == "nomap":

@@ -268,7 +268,8 @@ func (b *Boot) mount(ctx context.Context, sb *core.Sandbox, c *core.Container) (
 	if err := errors.Join(b.Cgroups.Create(ctx, sb.Cgroup, sb.Config.Resources), b.Cgroups.Create(ctx, c.Cgroup, nil)); err != nil {
 		return err
 	}
-	uids, gids := owned.Ranges(sb.Config.UIDs), owned.Ranges(sb.Config.GIDs)
+	users := sb.Of(&c.Config).Config
+	uids, gids := owned.Ranges(users.UIDs), owned.Ranges(users.GIDs)
 	mounts := owned.RootMounts(c.Config.Root)
 	if c.Config.Root.Image != "" {
 		co, err := b.Images.Checkout(ctx, core.CheckoutRequest{Container: c.ID, Image: c.Image, UIDs: uids, GIDs: gids, Durable: true})
@@ -295,7 +296,7 @@ func (b *Boot) mount(ctx context.Context, sb *core.Sandbox, c *core.Container) (
 	}
 	defer func() { err = errors.Join(err, root.Close()) }()
 	for _, v := range c.Config.Volumes {
-		if _, err := b.Volumes.Take(ctx, volumes.Use{Owner: c.Owner, Mount: v, From: root, UIDs: sb.Config.UIDs, GIDs: sb.Config.GIDs}); err != nil {
+		if _, err := b.Volumes.Take(ctx, volumes.Use{Owner: c.Owner, Mount: v, From: root, UIDs: users.UIDs, GIDs: users.GIDs}); err != nil {
 			return err
 		}
 	}

@@ -94,6 +94,15 @@ func (a containerAsk) config() (core.ContainerConfig, error) {
 	if err != nil {
 		return out, err
 	}
+	if sc.GetPrivileged() {
+		out.Users.Host = "it is privileged"
+	}
+	out.Users.Caps = base.Process.Capabilities.Bounding
+	for _, m := range cfg.GetMounts() {
+		if m.GetImage().GetImage() == "" && len(m.GetUidMappings()) == 0 {
+			out.Users.Paths = append(out.Users.Paths, m.GetHostPath())
+		}
+	}
 	out.Spec = func(_ context.Context, r core.Rootfs) (*specs.Spec, []byte, error) { return a.finish(base, rec, r) }
 	a.granted().Apply(&out)
 	return out, nil

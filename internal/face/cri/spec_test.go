@@ -119,7 +119,7 @@ func TestAContainerIsTranslatedWhole(t *testing.T) {
 		t.Fatal(err)
 	}
 	data := cfg.Data
-	cfg.Spec, cfg.Data = nil, nil
+	cfg.Spec, cfg.Data, cfg.Users.Caps = nil, nil, nil
 	want := core.ContainerConfig{
 		Key: "c_1_s", Labels: map[string]string{"x": "y"}, Sandbox: "s", Join: []core.Join{{Namespace: specs.PIDNamespace, Container: "other"}},
 		Root: core.Root{Image: "sha256:x", ReadOnly: true}, Stop: core.Stop{Signal: "3"},

@@ -97,7 +97,27 @@ func sandboxNamespaces(cfg *v1.PodSandboxConfig, sb *core.SandboxConfig) error {
 	}
 	// The host name belongs to the network identity.
 	ns.UTS.Mode = ns.Net.Mode
+	if err := usersWish(cfg, sb); err != nil {
+		return err
+	}
 	return sandboxUsers(o.GetUsernsOptions(), sb)
+}
+
+// UsersAnnotation is the annotation of a pod that needs the node's user ids although engine.userns is auto: "host". A kubelet's
+// request does not tell a pod with hostUsers: true from one that says nothing.
+const UsersAnnotation = "longshore.io/userns"
+
+// usersWish says why the pod needs the node's user ids.
+func usersWish(cfg *v1.PodSandboxConfig, sb *core.SandboxConfig) error {
+	switch wish, ok := cfg.GetAnnotations()[UsersAnnotation]; {
+	case ok && wish != "host":
+		return invalid.Errorf("annotation %s: %q is not host", UsersAnnotation, wish)
+	case ok:
+		sb.Users.Host = "its annotation " + UsersAnnotation + " asks for the node's ids"
+	case cfg.GetLinux().GetSecurityContext().GetPrivileged():
+		sb.Users.Host = "it may be privileged"
+	}
+	return nil
 }
 
 // sandboxUsers takes at most one mapping of users and one of groups, as kubelet

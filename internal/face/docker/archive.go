@@ -49,6 +49,7 @@ func (a files) in(r *dockerhttp.Request) (inroot.Container, error) {
 	if err != nil {
 		return inroot.Container{}, err
 	}
+	sb = sb.Of(&c.Config)
 	return inroot.Container{Container: c, IDs: treecopy.IDs{UIDs: sb.Config.UIDs, GIDs: sb.Config.GIDs}, Namespaces: a.f.o.Namespaces}, nil
 }
 

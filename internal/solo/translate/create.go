@@ -2,7 +2,6 @@ package translate
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"path"
 	"strings"
@@ -274,14 +273,52 @@ func checkUserns(req *longshorev1.CreateRequest, cfg *core.SandboxConfig) error 
 			return invalid.Errorf("a private user namespace cannot be combined with %s", option)
 		}
 	}
-	cfg.Namespaces.User.Mode = core.Shared
-	if cfg.Sysctls != nil { // the sysctl cannot have groups outside of the namespace
-		cfg.Sysctls["net.ipv4.ping_group_range"] = fmt.Sprintf("0 %d", UserIDs-1)
-	}
+	cfg.Namespaces.User.Mode, cfg.Users.Own = core.Shared, true
 	return nil
 }
 
 const privateUsers = "private"
 
-// UserIDs is the number of user ids, and of group ids, of a container in a user namespace of its own.
-const UserIDs = uint32(65536)
+// UserNeeds returns the needs of a container that may call for the node's ids.
+func UserNeeds(req *longshorev1.CreateRequest, img core.Image) (n core.UserNeeds, err error) {
+	systemd, err := isSystemd(req, img)
+	if err != nil {
+		return n, err
+	}
+	for _, r := range []struct {
+		reason  string
+		applies bool
+	}{
+		{"it asks for the node's ids", req.GetUserns() == "host"},
+		{"it is privileged", req.GetPrivileged()},
+		{"systemd is its first process", systemd},
+		{"it has the network of another container", strings.HasPrefix(req.GetNetwork(), JoinedPrefix)},
+	} {
+		if r.applies && n.Host == "" {
+			n.Host = r.reason
+		}
+	}
+	if n.Caps, err = ocispec.Capabilities(ocispec.DefaultCapabilities(), req.GetCapAdd(), req.GetCapDrop()); err != nil {
+		return n, err
+	}
+	for _, name := range req.GetDevices() {
+		if !strings.HasPrefix(name, "/") {
+			continue
+		}
+		d, err := ocispec.ParseDevice(name)
+		if err != nil {
+			return n, err
+		}
+		found, _, err := ocispec.HostDevice(d)
+		if err != nil {
+			return n, err
+		}
+		n.Devices = append(n.Devices, found...)
+	}
+	for _, m := range req.GetMounts() {
+		if path.IsAbs(m.GetSource()) {
+			n.Paths = append(n.Paths, path.Clean(m.GetSource()))
+		}
+	}
+	return n, nil
+}

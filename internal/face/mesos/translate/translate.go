@@ -272,7 +272,7 @@ func (l Launch) ContainerConfig(sandbox core.ID, images Images) (core.ContainerC
 	}
 	levels, _ := l.label(core.LandlockAnnotation)
 	ocispec.SetLevels(base, levels)
-	c.Spec = l.specFunc(base)
+	c.Spec, c.Users = l.specFunc(base), ocispec.UserNeeds(base)
 	doc, asked := l.label(core.GrantAnnotation)
 	ocispec.Granted{
 		Document: doc, Asked: asked, Image: &images.Root, Identity: core.Identity{Pod: l.Root(), Container: l.ID, Image: l.Image()},

@@ -201,7 +201,7 @@ func (a Task) Container(sandbox core.ID, images Images) (core.ContainerConfig, e
 	if err != nil {
 		return c, err
 	}
-	c.Spec = a.finish(base)
+	c.Spec, c.Users = a.finish(base), ocispec.UserNeeds(base)
 	ocispec.Granted{
 		Document: a.Conf.Grants, Asked: a.Conf.Granted, Runtime: a.Conf.Runtime, Image: &images.Root, Secrets: []string{a.envDir("NOMAD_SECRETS_DIR", "/secrets")},
 		Identity: core.Identity{Namespace: a.Nomad.GetNamespace(), Pod: a.Nomad.GetAllocId(), Container: a.Nomad.GetName(), Image: a.Conf.Image},

@@ -328,7 +328,7 @@ func (a Task) Container(img core.Image, p Place) (core.ContainerConfig, error) {
 	}
 	ocispec.AddMounts(s, clusters)
 	ocispec.SetLevels(s, a.spec.GetLabels()[core.LandlockAnnotation])
-	c.Spec = a.finish(s)
+	c.Spec, c.Users = a.finish(s), ocispec.UserNeeds(s)
 	doc, asked := a.spec.GetLabels()[core.GrantAnnotation]
 	ocispec.Granted{
 		Document: doc, Asked: asked, Image: &img, Secrets: a.secretTargets(),

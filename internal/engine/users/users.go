@@ -1,0 +1,295 @@
+// Package users gives sandboxes user namespaces, each with a range of the node's ids that no other sandbox has.
+//
+// The ranges in use are those of the sandboxes' records, so nothing else is stored: a range is taken in the transaction
+// that records its sandbox, and is free when the record is gone. Owners of files that come from the host look the same
+// as without a user namespace, by id-mapped mounts. Start at Table.
+package users
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"sync"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/ocispec"
+	"github.com/longshore/longshore/internal/sysctl"
+)
+
+// The default pool: far above the ids of kubelet's pods, which begin at 65536, and of /etc/subuid.
+const (
+	DefaultFirst  = 25600 * core.UserIDs
+	DefaultRanges = uint32(3072)
+)
+
+// Options configure a Table.
+type Options struct {
+	// Auto gives a user namespace to each sandbox that can be in one.
+	Auto bool
+	// First and Ranges are the node's pool.
+	First, Ranges uint32
+	// Make makes user namespaces. The table tries file systems with one.
+	Make func(ctx context.Context, uids, gids []specs.LinuxIDMapping, kinds ...specs.LinuxNamespaceType) ([]*os.File, error)
+	// Roots is a directory on the file system of the containers' roots. If its owners cannot be mapped, Auto has no effect.
+	Roots string
+}
+
+// Table implements core.UserTable.
+type Table struct {
+	o     Options
+	try   func(p string, all bool) error // Mappable
+	trial func() (*os.File, error)       // a user namespace to try file systems with; made once
+	roots func() error                   // whether containers' roots can be in a user namespace; tried once
+}
+
+var _ core.UserTable = (*Table)(nil)
+
+// New returns a table.
+func New(o Options) *Table {
+	t := &Table{o: o}
+	t.trial = sync.OnceValues(func() (*os.File, error) {
+		made, err := o.Make(context.Background(), core.UserRange(o.First), core.UserRange(o.First), specs.UserNamespace)
+		if err != nil {
+			return nil, fmt.Errorf("the kernel makes no user namespace: %w", err)
+		}
+		return made[0], nil
+	})
+	t.try = t.Mappable
+	t.roots = sync.OnceValue(func() error { return t.try(t.o.Roots, false) })
+	return t
+}
+
+// CheckPool refuses a pool that is empty, has the node's own ids, or reaches the last id, which is nobody's.
+func CheckPool(first, ranges uint32) error {
+	switch end := uint64(first) + uint64(ranges)*uint64(core.UserIDs); {
+	case first < core.UserIDs:
+		return fmt.Errorf("the first id, %d, is below %d, where the node's own users are: %w", first, core.UserIDs, errdefs.ErrInvalidArgument)
+	case ranges == 0:
+		return fmt.Errorf("the pool has no range of ids: %w", errdefs.ErrInvalidArgument)
+	case end > 1<<32-1:
+		return fmt.Errorf("%d ranges of %d ids from %d end at %d, above the last id: %w", ranges, core.UserIDs, first, end, errdefs.ErrInvalidArgument)
+	}
+	return nil
+}
+
+// Auto reports whether sandboxes get user namespaces that they do not ask for, and why none can have one.
+func (t *Table) Auto() (bool, error) {
+	if !t.o.Auto {
+		return false, nil
+	}
+	return true, t.roots()
+}
+
+// Resolve implements core.UserTable.
+func (t *Table) Resolve(cfg *core.SandboxConfig, runtime string, f core.RuntimeFeatures) error {
+	u := &cfg.Users
+	if len(cfg.UIDs) > 0 {
+		return nil // the caller, such as kubelet, has chosen them
+	}
+	lacks := without(runtime, f)
+	switch {
+	case u.Own && lacks != "":
+		return fmt.Errorf("%s: %w", lacks, errdefs.ErrInvalidArgument)
+	case u.Own:
+		u.Host = ""
+	case !t.o.Auto:
+		u.Host = ""
+		return nil
+	default:
+		if u.Host = cmp.Or(u.Host, shared(&cfg.Namespaces), lacks); u.Host == "" {
+			if err := t.roots(); err != nil {
+				u.Host = fmt.Sprintf("the files of images cannot be in one: %v", err)
+			}
+		}
+		if u.Host = cmp.Or(u.Host, t.needs(&u.UserNeeds)); u.Host != "" {
+			return nil
+		}
+		u.Chosen = true
+	}
+	cfg.Namespaces.User = core.Namespace{Mode: core.Shared}
+	const groups = "net.ipv4.ping_group_range"
+	if cfg.Sysctls[groups] == sysctl.AnyUser()[groups] { // a group outside of the namespace is an error
+		cfg.Sysctls = maps.Clone(cfg.Sysctls)
+		cfg.Sysctls[groups] = fmt.Sprintf("0 %d", core.UserIDs-1)
+	}
+	return nil
+}
+
+// Exempt implements core.UserTable.
+func (t *Table) Exempt(sb *core.SandboxConfig, c *core.ContainerConfig, runtime string, f core.RuntimeFeatures) string {
+	if !sb.Users.Chosen {
+		return ""
+	}
+	directory := ""
+	if c.Root.Image == "" {
+		directory = "its root is a directory of the node"
+	}
+	return cmp.Or(c.Users.Host, directory, without(runtime, f), t.needs(&c.Users))
+}
+
+func without(runtime string, f core.RuntimeFeatures) string {
+	if f.UserNamespaces && f.IDMappedMounts {
+		return ""
+	}
+	return "runtime " + runtime + " has no user namespaces or no id-mapped mounts"
+}
+
+// needs returns why containers need the node's ids, or "".
+func (t *Table) needs(n *core.UserNeeds) string {
+	for _, c := range n.Caps {
+		if slices.Contains(initial, c) {
+			return "it has " + c + ", which the kernel honours with the node's ids only"
+		}
+	}
+	for _, d := range n.Devices {
+		if d.FileMode != nil && *d.FileMode&0o006 != 0o006 {
+			return "its device " + d.Path + " is not open to all users"
+		}
+	}
+	for _, p := range n.Paths {
+		if err := t.try(p, true); err != nil {
+			return err.Error()
+		}
+	}
+	return ""
+}
+
+// initial are the capabilities that the kernel honours in the initial user namespace only, or by their larger part. Those that
+// containers have by default are not among them, although two of these, MKNOD and AUDIT_WRITE, belong here: few programs use them.
+var initial = []string{ //nolint:gochecknoglobals // never changed
+	"CAP_AUDIT_CONTROL", "CAP_AUDIT_READ", "CAP_BLOCK_SUSPEND", "CAP_BPF", "CAP_DAC_READ_SEARCH", "CAP_IPC_LOCK", "CAP_LINUX_IMMUTABLE", "CAP_MAC_ADMIN",
+	"CAP_MAC_OVERRIDE", "CAP_PERFMON", "CAP_SYSLOG", "CAP_SYS_ADMIN", "CAP_SYS_BOOT", "CAP_SYS_MODULE", "CAP_SYS_NICE", "CAP_SYS_PACCT", "CAP_SYS_RAWIO",
+	"CAP_SYS_RESOURCE", "CAP_SYS_TIME", "CAP_SYS_TTY_CONFIG", "CAP_WAKE_ALARM",
+}
+
+// shared returns why a sandbox with these namespaces needs the node's ids, or "". The kernel decides about the network, IPC and so on
+// by the user namespace that owns them: in another one, root may not mount them, change them, or listen at low ports. A cgroup
+// namespace only hides names.
+func shared(ns *core.Namespaces) string {
+	for _, n := range []struct {
+		name string
+		ns   core.Namespace
+	}{{"network", ns.Net}, {"IPC namespace", ns.IPC}, {"pid namespace", ns.PID}} {
+		switch n.ns.Mode {
+		case core.Host:
+			return "it has the node's " + n.name
+		case core.Joined:
+			return "it has the " + n.name + " of another container"
+		case core.Adopted:
+			return "its " + n.name + " was made outside of it"
+		case core.Shared, core.PerContainer:
+		}
+	}
+	return ""
+}
+
+// Take implements core.UserTable.
+func (t *Table) Take(tx core.Tx, cfg *core.SandboxConfig) error {
+	if len(cfg.UIDs)+len(cfg.GIDs) > 0 {
+		return free(tx, append(slices.Clone(cfg.UIDs), cfg.GIDs...))
+	}
+	if !cfg.Users.Own && !cfg.Users.Chosen {
+		return nil
+	}
+	first, ranges := t.o.First, t.o.Ranges
+	if cfg.Users.Ranges > 0 {
+		first, ranges = cfg.Users.First, cfg.Users.Ranges
+	}
+	taken := make([]bool, ranges)
+	for sb := range tx.Sandboxes().Stored("") {
+		for _, m := range sb.Config.UIDs {
+			mark(taken, first, m)
+		}
+		for _, m := range sb.Config.GIDs {
+			mark(taken, first, m)
+		}
+	}
+	i := slices.Index(taken, false)
+	if i < 0 {
+		return fmt.Errorf("all %d ranges of user ids are taken: %w", ranges, errdefs.ErrUnavailable)
+	}
+	first += uint32(i) * core.UserIDs
+	cfg.UIDs, cfg.GIDs = core.UserRange(first), core.UserRange(first)
+	return nil
+}
+
+// free returns an error if a caller's own mapping, such as kubelet's, has ids that the node gave to a sandbox. Two sandboxes of one
+// caller may have the same ids, as the next sandbox of a pod has before kubelet removes the last.
+func free(tx core.Tx, mapping []specs.LinuxIDMapping) error {
+	for sb := range tx.Sandboxes().Stored("") {
+		if !sb.Config.Users.Own && !sb.Config.Users.Chosen {
+			continue
+		}
+		for _, m := range mapping {
+			for _, has := range slices.Concat(sb.Config.UIDs, sb.Config.GIDs) {
+				if uint64(m.HostID) < uint64(has.HostID)+uint64(has.Size) && uint64(has.HostID) < uint64(m.HostID)+uint64(m.Size) {
+					return fmt.Errorf("the ids %d to %d are those of sandbox %s: give the node other ids by engine.userns_first_id: %w",
+						m.HostID, uint64(m.HostID)+uint64(m.Size)-1, sb.ID.Short(), errdefs.ErrFailedPrecondition)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// mark marks the ranges of a pool that overlap with m, which may begin and end within one.
+func mark(taken []bool, pool uint32, m specs.LinuxIDMapping) {
+	begin, end := int64(m.HostID)-int64(pool), int64(m.HostID)+int64(m.Size)-1-int64(pool)
+	if end < 0 || m.Size == 0 {
+		return
+	}
+	for i := max(begin, 0) / int64(core.UserIDs); i <= end/int64(core.UserIDs) && i < int64(len(taken)); i++ {
+		taken[i] = true
+	}
+}
+
+// Map implements core.UserTable.
+func (t *Table) Map(spec *specs.Spec, skip func(source string) bool) error {
+	for i := range spec.Mounts {
+		m := &spec.Mounts[i]
+		o := ocispec.ParseMountOptions(m.Options)
+		bind := m.Type == "bind" || o.Flags&unix.MS_BIND != 0
+		if !bind || len(m.UIDMappings)+len(m.GIDMappings) > 0 || slices.Contains(o.Data, "idmap") || slices.Contains(o.Data, "ridmap") || skip(m.Source) {
+			continue
+		}
+		all := o.Flags&unix.MS_REC != 0
+		if err := t.try(cmp.Or(o.Below, m.Source), all); err != nil {
+			return fmt.Errorf("mount %s: %w", m.Destination, err)
+		}
+		m.Options = append(slices.Clone(m.Options), map[bool]string{true: "ridmap", false: "idmap"}[all])
+	}
+	return nil
+}
+
+// Mappable returns an error if the owners of the files at p cannot be mapped; with all also those of the mounts below it.
+func (t *Table) Mappable(p string, all bool) error {
+	trial, err := t.trial()
+	if err != nil {
+		return err
+	}
+	flags, at := uint(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC), uint(unix.AT_EMPTY_PATH)
+	if all {
+		flags, at = flags|unix.AT_RECURSIVE, at|unix.AT_RECURSIVE
+	}
+	tree, err := unix.OpenTree(unix.AT_FDCWD, p, flags)
+	if err != nil {
+		return fmt.Errorf("open %s: %w", p, err)
+	}
+	defer func() { _ = unix.Close(tree) }()
+	err = unix.MountSetattr(tree, "", at, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(trial.Fd())})
+	switch {
+	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.EPERM):
+		return fmt.Errorf("the kernel cannot map the owners of files at %s: %w", p, errdefs.ErrFailedPrecondition)
+	case err != nil:
+		return fmt.Errorf("map the owners of files at %s: %w", p, err)
+	}
+	return nil
+}
