@@ -36,7 +36,7 @@ func probes() []probe {
 }
 
 func probeNamed(name string) (probe, bool) {
-	for _, p := range append(append(append(probes(), processProbes()...), limitProbes()...), append(append(append(append(helperProbes(), overlayProbes()...), copyProbes()...), sharedProbes()...), probe{name: "watch newcomers", run: watch})...) {
+	for _, p := range append(append(append(probes(), processProbes()...), limitProbes()...), append(append(append(append(append(helperProbes(), overlayProbes()...), copyProbes()...), sharedProbes()...), kernelBugProbes()...), probe{name: "watch newcomers", run: watch})...) {
 		if p.name == name {
 			return p, true
 		}
