@@ -2,9 +2,13 @@ package agent
 
 import (
 	"context"
+	"encoding/json"
+	"io"
 	"net/netip"
 	"os"
 	"path/filepath"
+
+	"github.com/opencontainers/go-digest"
 
 	"github.com/longshore/longshore/internal/agent/sockets"
 	"github.com/longshore/longshore/internal/config"
@@ -14,6 +18,7 @@ import (
 	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/face"
 	"github.com/longshore/longshore/internal/face/cri"
+	"github.com/longshore/longshore/internal/face/cri/secprofile"
 	"github.com/longshore/longshore/internal/face/docker"
 	"github.com/longshore/longshore/internal/face/mesos"
 	"github.com/longshore/longshore/internal/face/nomad"
@@ -114,8 +119,13 @@ func (n *node) openFaces(ctx context.Context, early bool) ([]face.Face, error) {
 
 func openCRI(n *node) func(context.Context, face.Deps) (face.Face, error) {
 	return func(ctx context.Context, d face.Deps) (face.Face, error) {
+		profiles, err := n.openProfiles(ctx)
+		if err != nil {
+			return nil, err
+		}
 		f, err := cri.New(cri.Options{
-			Deps: d, Config: n.cfg.Face.CRI, NRI: n.nri, ImageRoot: filepath.Join(n.cfg.Agent.Root, "image"),
+			Profiles: profiles,
+			Deps:     d, Config: n.cfg.Face.CRI, NRI: n.nri, ImageRoot: filepath.Join(n.cfg.Agent.Root, "image"),
 			StateDir: n.cfg.Agent.State, Checkpoint: n.criu.check, WritableCgroups: n.cgroups.Writable, Alpha: n.engine.As(core.OwnerCRIAlpha), Programs: n.programs,
 		})
 		if err != nil {
@@ -125,6 +135,20 @@ func openCRI(n *node) func(context.Context, face.Deps) (face.Face, error) {
 		n.scrapes.Store(&scrapes)
 		return f, f.Open(ctx)
 	}
+}
+
+// openProfiles opens the store of seccomp profiles from registries.
+func (n *node) openProfiles(ctx context.Context) (*secprofile.Store, error) {
+	policy, err := json.Marshal(n.cfg.Images.Policy)
+	if err != nil {
+		return nil, err
+	}
+	return secprofile.Open(ctx, secprofile.Options{
+		Dir: filepath.Join(n.cfg.Agent.Root, "security-profiles"), Images: n.engine.As(core.OwnerCRIProfiles).Images, Policy: string(digest.FromBytes(policy)),
+		Export: func(ctx context.Context, id string, w io.Writer) error {
+			return n.images.Export(ctx, core.OwnerCRIProfiles, []string{id}, w)
+		},
+	})
 }
 
 func openMesos(n *node) func(context.Context, face.Deps) (face.Face, error) {

@@ -49,6 +49,10 @@ const (
 // Before adding one, find out who could rename the components of its path.
 var allowedByName = map[string]string{
 	"internal/engine/networks/attach.go:Refresh":            ownFiles,
+	"internal/face/cri/secprofile/store.go:Open":            ownFiles,
+	"internal/face/cri/secprofile/store.go:load":            ownFiles,
+	"internal/face/cri/secprofile/store.go:read":            ownFiles,
+	"internal/face/cri/secprofile/store.go:Remove":          ownFiles,
 	"internal/engine/boot/boot.go:mount":                    ownFiles, // bundles, and roots that nothing runs in
 	"internal/engine/networks/attach.go:replace":            kernels,  // what beneath.Open has opened, in /proc/self/fd
 	"internal/engine/users/users.go:Mappable":               ownFiles + ", or any path: the copy of its mount is only tried, and nothing opens files of it",

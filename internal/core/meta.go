@@ -33,6 +33,8 @@ const (
 	// OwnerCRIAlpha owns the objects of the CRI of 2017. They need an owner of their own, because
 	// kubelet, with v1, removes pods of its owner that it does not know.
 	OwnerCRIAlpha Owner = "cri1alpha"
+	// OwnerCRIProfiles owns artifacts with security profiles while the CRI's face reads them. No client sees them.
+	OwnerCRIProfiles Owner = "cri-profiles"
 )
 
 // Key is the face's own name for an object. (Owner, kind of object, Key) is unique: a second

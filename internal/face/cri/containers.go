@@ -115,6 +115,11 @@ func (s *server) containerConfig(ctx context.Context, req *v1.CreateContainerReq
 	if ask.seccomp, err = readSeccomp(cfg.GetLinux().GetSecurityContext()); err != nil {
 		return core.ContainerConfig{}, err
 	}
+	if sc := cfg.GetLinux().GetSecurityContext(); !sc.GetPrivileged() {
+		if ask.pulled, err = s.pulledProfile(sc.GetSeccomp()); err != nil {
+			return core.ContainerConfig{}, err
+		}
+	}
 	if ask.devices, ask.rules, err = readDevices(cfg, slices.Contains(s.cfg.PrivilegedWithoutHostDevices, ask.pod.GetRuntimeHandler())); err != nil {
 		return core.ContainerConfig{}, err
 	}

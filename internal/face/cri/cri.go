@@ -31,6 +31,7 @@ import (
 	"github.com/longshore/longshore/internal/face/cri/alpha"
 	"github.com/longshore/longshore/internal/face/cri/metric"
 	"github.com/longshore/longshore/internal/face/cri/nri"
+	"github.com/longshore/longshore/internal/face/cri/secprofile"
 	"github.com/longshore/longshore/internal/face/cri/stream"
 	"github.com/longshore/longshore/internal/face/grpcerr"
 	"github.com/longshore/longshore/internal/obs"
@@ -67,6 +68,8 @@ type Options struct {
 	// WritableCgroups says why no container here can have writable cgroups, and returns nil if one can. Without it none
 	// can.
 	WritableCgroups func() error
+	// Profiles has the seccomp profiles from registries; nil serves none.
+	Profiles *secprofile.Store
 	// Alpha is the engine as the owner of the objects of the API of 2017, and Programs its images
 	// that are one file; both are needed where the config enables that API.
 	Alpha    *engine.Client
@@ -100,7 +103,7 @@ func New(o Options) (*Face, error) {
 	}
 	log := o.Logger.With(slog.String("face", Name))
 	srv := newServer(o, o.Engine, log, variant{owner: core.OwnerCRI})
-	srv.nri, srv.checkpoint = o.NRI, o.Checkpoint
+	srv.nri, srv.checkpoint, srv.profiles = o.NRI, o.Checkpoint, o.Profiles
 	f := &Face{
 		server: srv, scrapes: &scrapes{set: srv.stats.metrics, measure: srv.stats.measure, metrics: o.Counting()}, cfg: o.Config, limits: o.Limits,
 		obs: obs.GRPC{Face: Name, Metrics: o.Counting(), Logger: log},

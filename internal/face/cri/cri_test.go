@@ -23,6 +23,7 @@ import (
 	"github.com/longshore/longshore/internal/engine/enginetest"
 	"github.com/longshore/longshore/internal/face"
 	"github.com/longshore/longshore/internal/face/cri/nri"
+	"github.com/longshore/longshore/internal/face/cri/secprofile"
 	"github.com/longshore/longshore/internal/obs"
 )
 
@@ -47,6 +48,8 @@ type testNode struct {
 	image  core.Image
 	logs   string
 	conn   *grpc.ClientConn
+	// registry has one security profile.
+	registry *profileRegistry
 	// shutdown ends the face and waits until it has answered every call.
 	shutdown func()
 }
@@ -69,10 +72,15 @@ func (n *testNode) serve(tb testing.TB, change ...func(*Config)) {
 	for _, c := range change {
 		c(&cfg)
 	}
-	var err error
+	n.registry = &profileRegistry{}
+	profiles, err := secprofile.Open(tb.Context(), secprofile.Options{Dir: filepath.Join(n.logs, "profiles"), Images: n.registry, Export: n.registry.export})
+	if err != nil {
+		tb.Fatal(err)
+	}
 	n.face, err = New(Options{
-		Deps:   face.Deps{Engine: n.As(core.OwnerCRI), Logger: slog.New(slog.DiscardHandler), Metrics: obs.New(obs.Options{}), Version: "v1.2.3"},
-		Config: cfg, ImageRoot: "/var/lib/longshore/images", NRI: n.nri,
+		Profiles: profiles,
+		Deps:     face.Deps{Engine: n.As(core.OwnerCRI), Logger: slog.New(slog.DiscardHandler), Metrics: obs.New(obs.Options{}), Version: "v1.2.3"},
+		Config:   cfg, ImageRoot: "/var/lib/longshore/images", NRI: n.nri,
 	})
 	if err != nil {
 		tb.Fatal(err)

@@ -153,8 +153,7 @@ func TestRequestsOfEveryCall(t *testing.T) {
 
 func wantOfGood(name string) codes.Code {
 	switch name {
-	case "ImageService/PullSecurityProfile", "ImageService/ListSecurityProfiles", "ImageService/RemoveSecurityProfile",
-		"RuntimeService/CheckpointContainer", "RuntimeService/CheckpointPod", "RuntimeService/RestorePod":
+	case "RuntimeService/CheckpointContainer", "RuntimeService/CheckpointPod", "RuntimeService/RestorePod":
 		return codes.Unimplemented
 	case "RuntimeService/GetContainerEvents": // until its client goes
 		return codes.Canceled

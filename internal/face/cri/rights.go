@@ -75,7 +75,7 @@ func seccompKind(sc *v1.LinuxContainerSecurityContext) (kind v1.SecurityProfile_
 		}
 	}
 	switch kind {
-	case v1.SecurityProfile_RuntimeDefault, v1.SecurityProfile_Unconfined:
+	case v1.SecurityProfile_RuntimeDefault, v1.SecurityProfile_Unconfined, v1.SecurityProfile_OCI:
 		return kind, "", nil
 	case v1.SecurityProfile_Localhost:
 		if !path.IsAbs(file) || nul(file) {
@@ -92,8 +92,8 @@ const maxProfile = 4 << 20
 // readSeccomp reads the profile that a security context names; nil when it names
 // no file.
 func readSeccomp(sc *v1.LinuxContainerSecurityContext) ([]byte, error) {
-	kind, file, err := seccompKind(sc)
-	if err != nil || kind != v1.SecurityProfile_Localhost {
+	file, err := seccompFile(sc)
+	if err != nil || file == "" {
 		return nil, err
 	}
 	f, err := os.OpenFile(file, os.O_RDONLY|unix.O_NONBLOCK, 0)
@@ -118,6 +118,8 @@ func (a containerAsk) filter(s *specs.Spec) error {
 	switch kind {
 	case v1.SecurityProfile_RuntimeDefault:
 		return ocispec.DefaultSeccomp(s)
+	case v1.SecurityProfile_OCI:
+		return a.intersect(s)
 	case v1.SecurityProfile_Localhost:
 		if err := ocispec.LoadSeccomp(s, a.seccomp); err != nil {
 			return fmt.Errorf("%s: %w", file, err)

@@ -23,6 +23,9 @@ func (s *server) RunPodSandbox(ctx context.Context, req *v1.RunPodSandboxRequest
 	if err != nil {
 		return nil, err
 	}
+	if _, err := s.pulledProfile(req.GetConfig().GetLinux().GetSecurityContext().GetSeccomp()); err != nil {
+		return nil, fmt.Errorf("run sandbox %s: %w", req.GetConfig().GetMetadata().GetName(), err)
+	}
 	if d := req.GetConfig().GetLogDirectory(); d != "" && s.as.paths == nil {
 		if err := os.MkdirAll(d, 0o755); err != nil {
 			return nil, invalid.Errorf("log directory: %v", err)

@@ -16,6 +16,7 @@ import (
 	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/face/cri/listcache"
 	"github.com/longshore/longshore/internal/face/cri/nri"
+	"github.com/longshore/longshore/internal/face/cri/secprofile"
 	"github.com/longshore/longshore/internal/face/cri/stream"
 	"github.com/longshore/longshore/internal/invalid"
 )
@@ -44,6 +45,7 @@ type server struct {
 	checkpoint func(context.Context) error
 	// writable says why no container here can have writable cgroups. It returns nil if one can.
 	writable func() error
+	profiles *secprofile.Store // nil without
 }
 
 // urls hands out the addresses at which clients have their streams.
@@ -95,7 +97,7 @@ func (s *server) Status(ctx context.Context, req *v1.StatusRequest) (*v1.StatusR
 		Status:          &v1.RuntimeStatus{Conditions: conditions(problem, network, netErr)},
 		RuntimeHandlers: handlers(s.cfg, runtimes),
 		Features: &v1.RuntimeFeatures{
-			SupplementalGroupsPolicy: true, MountOptions: true, CgroupMountMode: s.writable() == nil,
+			SupplementalGroupsPolicy: true, MountOptions: true, CgroupMountMode: s.writable() == nil, SeccompProfileOci: s.profiles != nil,
 		},
 	}
 	if req.GetVerbose() {

@@ -34,6 +34,7 @@ type containerAsk struct {
 	// writable says why no container here can have writable cgroups, or is nil.
 	writable error
 	seccomp  []byte // a profile from a file, or nil
+	pulled   []byte // a profile from a registry, or nil
 	// volumes are the images that mounts name, by the mount's target.
 	volumes map[string]core.Image
 	devices []specs.LinuxDevice
