@@ -5,7 +5,7 @@
 #   hack/vm.sh powercut [N]   cuts the power N times (20) in the middle of work: hack/vm/powercut
 #   hack/vm.sh services [N]   reboots a node with twelve services N times (20), and cuts its power N times
 #   hack/vm.sh powercut-self  tests that test with a stand-in for the agent
-#   hack/vm.sh profiles       the tests of AppArmor, in a guest with its parser
+#   hack/vm.sh profiles [apparmor|selinux]  the tests of AppArmor and of SELinux, in a guest with each
 #   hack/vm.sh kata           longshore-guest as the first process of guests of its own: hack/vm/kata.sh
 #   hack/vm.sh shell          a shell in the guest; exit ends it, nothing is kept
 # Needs the packages of `hack/deps.sh vm` and root (the guest's files belong to
@@ -239,14 +239,17 @@ summary() { # file of end lines, packages wanted, seconds
       exit n < want || bad > 0 }' "$1"
 }
 
-# profiles boots a guest with AppArmor and the packages that a node needs for it.
-profiles() {
-  local added kernel
-  added=$cache/profiles-$(cat hack/vm/profiles.sh hack/vm/apt.sh | sha256sum | cut -c1-12).tar
+# profiles boots a guest for each of the two modules, with the files that a node needs for it.
+profiles() { # module, or none for both
+  local added kernel module status=0
+  added=$cache/profiles-$(cat hack/vm/profiles.sh hack/vm/apt.sh test/node/testdata/selinux/policy.conf | sha256sum | cut -c1-12).tar
   [ -e "$added" ] || hack/vm/profiles.sh "$added"
-  kernel='apparmor=1 security=apparmor'
-  export LONGSHORE_VM_RUN=${LONGSHORE_VM_RUN:-^TestAppArmor}
-  tests tests test/node
+  for module in ${1:-apparmor selinux}; do
+    kernel="$module=1 security=$module"
+    case $module in apparmor) export LONGSHORE_VM_RUN='^TestAppArmor' ;; *) export LONGSHORE_VM_RUN='^TestSELinux' ;; esac
+    (tests tests test/node) || status=1
+  done
+  return $status
 }
 
 # powercut lays out a guest with a registry's images and a data disk of its own.
@@ -307,7 +310,7 @@ case ${1:-} in
 powercut) powercut "${2:-20}" ;;
 services) services "${2:-20}" ;;
 powercut-self) powercut_self ;;
-profiles) profiles ;;
+profiles) profiles "${2:-}" ;;
 kata) hack/vm/kata.sh "$(base)" "$run/kata" ;;
 shell)
   base=$(base)

@@ -44,10 +44,12 @@ type ContainerConfig struct {
 	// Identity identifies the program to rules about programs and to other programs.
 	Identity Identity `json:"identity,omitzero"`
 	// Grants is for a program that holds only its descriptors.
-	Grants  GrantAsk      `json:"grants,omitzero"`
-	Cgroup  Cgroup        `json:"cgroup"` // zero: below the sandbox's
-	Root    Root          `json:"root"`
-	Volumes []VolumeMount `json:"volumes,omitempty"`
+	Grants GrantAsk `json:"grants,omitzero"`
+	Cgroup Cgroup   `json:"cgroup"` // zero: below the sandbox's
+	Root   Root     `json:"root"`
+	// FileLabel is the SELinux label of all files in the root and in the mounted Images.
+	FileLabel string        `json:"file_label,omitempty"`
+	Volumes   []VolumeMount `json:"volumes,omitempty"`
 	// Images are mounted on the host, read-only. The SpecFunc gets their paths and decides where
 	// they appear in the container.
 	Images []ImageMount `json:"images,omitempty"`

@@ -245,7 +245,7 @@ func (b *build) root(ctx context.Context) error {
 		mounts, b.image = co.Mounts, &co.Config.Config
 	}
 	b.pipeline.Undo.Add("mount", func(ctx context.Context) error { return b.e.o.Roots.Unmount(ctx, rootfs) })
-	if err := b.e.o.Roots.Mount(ctx, rootfs, mounts, false); err != nil {
+	if err := b.e.o.Roots.Mount(ctx, rootfs, owned.Labelled(mounts, b.cfg.FileLabel), false); err != nil {
 		return err
 	}
 	var err error

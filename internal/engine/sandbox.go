@@ -255,9 +255,9 @@ func (b *sandboxBuild) files(ctx context.Context) error {
 	if size == 0 {
 		size = 64 << 20
 	}
-	return b.e.o.Roots.Mount(ctx, shm, []core.Mount{{
+	return b.e.o.Roots.Mount(ctx, shm, owned.Labelled([]core.Mount{{
 		Type: "tmpfs", Source: "shm", Options: append(b.rootOwner(), "nosuid", "nodev", "noexec", "mode=1777", fmt.Sprintf("size=%d", size)),
-	}}, false)
+	}}, b.sb.Config.FileLabel), false)
 }
 
 // files returns a sandbox's files in /etc, by their names.

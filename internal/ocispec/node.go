@@ -84,8 +84,7 @@ func ReadNode() (Node, error) {
 		}
 	}
 	n.AppArmor = AppArmorEnabled()
-	_, err = os.Stat("/sys/fs/selinux/enforce")
-	n.SELinux = err == nil
+	n.SELinux = SELinuxEnabled()
 	return n, nil
 }
 

@@ -74,6 +74,12 @@ func AppArmor(s *specs.Spec, profile string) {
 	s.Process.ApparmorProfile = profile
 }
 
+// SELinuxEnabled reports whether the kernel has SELinux switched on.
+func SELinuxEnabled() bool {
+	_, err := os.Stat("/sys/fs/selinux/enforce")
+	return err == nil
+}
+
 // SELinux is a label in its four parts; empty ones are left to the default.
 type SELinux struct{ User, Role, Type, Level string }
 

@@ -59,7 +59,7 @@ func shorten(options []string) (base, data string) {
 	}
 	out := append([]string(nil), options...)
 	out[lower] = "lowerdir=" + strings.Join(layers, ":")
-	return base, strings.Join(out, ",")
+	return base, joined(out)
 }
 
 // mountFrom mounts on a thread with base as its working directory. The thread cannot share the

@@ -113,7 +113,7 @@ func mountOne(ctx context.Context, root string, m core.Mount) error {
 }
 
 func mountFlat(ctx context.Context, m core.Mount, target string, opts ocispec.MountOptions) error {
-	data := strings.Join(opts.Data, ",")
+	data := joined(opts.Data)
 	switch {
 	case opts.Flags&unix.MS_BIND != 0:
 		if err := bind(m, target, opts); err != nil {
@@ -150,6 +150,17 @@ func mountFlat(ctx context.Context, m core.Mount, target string, opts ocispec.Mo
 		}
 	}
 	return nil
+}
+
+// joined returns the options as mount(2) takes them. The categories of an SELinux label have commas.
+func joined(data []string) string {
+	data = slices.Clone(data)
+	for i, o := range data {
+		if label, ok := strings.CutPrefix(o, "context="); ok && !strings.Contains(label, `"`) {
+			data[i] = `context="` + label + `"`
+		}
+	}
+	return strings.Join(data, ",")
 }
 
 // bind mounts a source. If a workload may own a part of the source's path, that part is

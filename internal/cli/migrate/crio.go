@@ -201,7 +201,7 @@ var crioRules = []rule{
 	{key: "seccomp_profile", note: "the default profile cannot be replaced: give pods a Localhost profile"},
 	{key: "privileged_seccomp_profile", note: "a privileged container has no profile unless its pod names one"},
 	{key: "apparmor_profile", usual: "crio-default", note: "the default profile here is longshore-default and cannot be replaced: give pods a Localhost profile"},
-	{key: "selinux", note: "labels that a pod names are applied, and none are chosen here: see docs/limits.md"},
+	{key: "selinux", usual: false, to: "face.cri.selinux"},
 	{key: "hostnetwork_disable_selinux", usual: true, to: "none"},
 	{key: "read_only", note: "containers are read-only if their pod says so (readOnlyRootFilesystem)"},
 	{key: "uid_mappings", note: "ids of user namespaces are chosen by kubelet (hostUsers: false)"},

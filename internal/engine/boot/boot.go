@@ -278,7 +278,7 @@ func (b *Boot) mount(ctx context.Context, sb *core.Sandbox, c *core.Container) (
 		}
 		mounts = co.Mounts
 	}
-	if err := b.Roots.Mount(ctx, rootfs, mounts, false); err != nil {
+	if err := b.Roots.Mount(ctx, rootfs, owned.Labelled(mounts, c.Config.FileLabel), false); err != nil {
 		return err
 	}
 	defer func() { // a mounted root says that everything is mounted

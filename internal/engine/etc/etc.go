@@ -202,9 +202,11 @@ func Share(ctx context.Context, roots core.Roots, sb *core.Sandbox, names []stri
 		}
 		files[name], size = content, size+len(content)
 	}
-	err := roots.Mount(ctx, at, []core.Mount{{
-		Type: "tmpfs", Source: dir, Options: []string{"nosuid", "nodev", "noexec", "mode=755", "nr_inodes=16", fmt.Sprintf("size=%d", size)},
-	}}, false)
+	options := []string{"nosuid", "nodev", "noexec", "mode=755", "nr_inodes=16", fmt.Sprintf("size=%d", size)}
+	if label := sb.Config.FileLabel; label != "" {
+		options = append(options, "context="+label)
+	}
+	err := roots.Mount(ctx, at, []core.Mount{{Type: "tmpfs", Source: dir, Options: options}}, false)
 	if err != nil {
 		return "", err
 	}

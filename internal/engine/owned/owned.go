@@ -89,6 +89,21 @@ func RootMounts(root core.Root) []core.Mount {
 	return []core.Mount{{Type: "bind", Source: root.Dir, Options: options}}
 }
 
+// Labelled returns mounts that give all files the SELinux label, as far as they are file systems of the
+// container's own. "" is no label.
+func Labelled(mounts []core.Mount, label string) []core.Mount {
+	if label == "" {
+		return mounts
+	}
+	mounts = slices.Clone(mounts)
+	for i, m := range mounts {
+		if m.Type == "overlay" || m.Type == "tmpfs" {
+			mounts[i].Options = append(slices.Clone(m.Options), "context="+label)
+		}
+	}
+	return mounts
+}
+
 // Init returns the whole spec of the container that is a sandbox's tiny init.
 func Init(sb *core.Sandbox, program, version string, cg core.CgroupRef) *specs.Spec {
 	ns := []specs.LinuxNamespace{{Type: specs.PIDNamespace}, {Type: specs.MountNamespace}}

@@ -249,3 +249,17 @@ func TestTheInitOfASandboxJoinsItsNamespacesAndHoldsThePids(t *testing.T) {
 		t.Error("it has no mappings for the namespace that it joins")
 	}
 }
+
+// TestLabelled: a bind mount has the labels of its source.
+func TestLabelled(t *testing.T) {
+	mounts := []core.Mount{{Type: "overlay", Options: make([]string, 1, 2)}, {Type: "bind"}, {Type: "tmpfs", Options: []string{"mode=1777"}}}
+	got := owned.Labelled(mounts, "u:r:t:s0:c1,c2")
+	for i, want := range [][]string{{"", "context=u:r:t:s0:c1,c2"}, nil, {"mode=1777", "context=u:r:t:s0:c1,c2"}} {
+		if !slices.Equal(got[i].Options, want) {
+			t.Errorf("options %q, want %q", got[i].Options, want)
+		}
+	}
+	if len(mounts[0].Options) != 1 || mounts[0].Options[:2][1] != "" || len(owned.Labelled(mounts, "")[2].Options) != 1 {
+		t.Errorf("the caller's mounts were changed: %v", mounts)
+	}
+}

@@ -13,6 +13,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine/owned"
 )
 
 // Images mounts the content of images, read-only, for a container with another root. Each image is
@@ -55,7 +56,7 @@ func (v Images) Mount(ctx context.Context, c *core.Container, uids, gids []core.
 		if err := os.MkdirAll(target, 0o700); err != nil {
 			return nil, err
 		}
-		if err := v.Roots.Mount(ctx, target, co.Mounts, true); err != nil {
+		if err := v.Roots.Mount(ctx, target, owned.Labelled(co.Mounts, c.Config.FileLabel), true); err != nil {
 			return nil, fmt.Errorf("image volume %s: %w", m.Image, err)
 		}
 		path, err := below(target, m.SubPath)

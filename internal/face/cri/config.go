@@ -36,6 +36,9 @@ type Config struct {
 	// as containerd and CRI-O do and manifests rely on; without it that is an
 	// error, as the API says.
 	CreateMountSources bool `toml:"create_mount_sources"`
+	// SELinux gives each pod categories of its own and labels its containers and their files. It needs
+	// a policy with the types of containers.
+	SELinux bool `toml:"selinux"`
 	// PinnedImages are patterns of full names with tag, * within a part; images with such a name
 	// are reported as pinned, so that kubelet does not collect them.
 	PinnedImages []string `toml:"pinned_images"`

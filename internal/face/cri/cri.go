@@ -101,6 +101,9 @@ func New(o Options) (*Face, error) {
 	if err := o.Config.Validate(); err != nil {
 		return nil, err
 	}
+	if err := o.Config.checkSELinux(); err != nil {
+		return nil, err
+	}
 	log := o.Logger.With(slog.String("face", Name))
 	srv := newServer(o, o.Engine, log, variant{owner: core.OwnerCRI})
 	srv.nri, srv.checkpoint, srv.profiles = o.NRI, o.Checkpoint, o.Profiles
@@ -150,6 +153,7 @@ func (f *Face) addAlpha(o Options, log *slog.Logger) error {
 	}
 	log = log.With(slog.String("api", "cri1alpha"))
 	f.second = newServer(o, o.Alpha, log, variant{owner: core.OwnerCRIAlpha, paths: paths, makes: o.Config.CreateMountSources, programs: o.Programs})
+	f.second.cfg.SELinux = false // the API has no labels
 	f.alpha = alpha.New(alpha.Options{Engine: o.Alpha, Runtime: f.second, Images: f.second, Paths: paths, Programs: o.Programs, Logger: log})
 	return nil
 }

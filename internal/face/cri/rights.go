@@ -1,7 +1,6 @@
 package cri
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -10,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
-	"github.com/opencontainers/selinux/go-selinux/label"
 	"golang.org/x/sys/unix"
 
 	v1 "github.com/longshore/longshore/api/cri/v1"
@@ -125,44 +123,6 @@ func (a containerAsk) filter(s *specs.Spec) error {
 			return fmt.Errorf("%s: %w", file, err)
 		}
 	case v1.SecurityProfile_Unconfined:
-	}
-	return nil
-}
-
-// label is the SELinux label asked for, else the sandbox's. A privileged
-// container has none.
-func (a containerAsk) label(s *specs.Spec) (err error) {
-	s.Process.SelinuxLabel, s.Linux.MountLabel, err = a.labels()
-	return err
-}
-
-func (a containerAsk) labels() (process, files string, err error) {
-	sc := a.req.GetConfig().GetLinux().GetSecurityContext()
-	if sc.GetPrivileged() {
-		return "", "", nil
-	}
-	o := sc.GetSelinuxOptions()
-	if o == nil {
-		o = a.pod.GetConfig().GetLinux().GetSecurityContext().GetSelinuxOptions()
-	}
-	return ocispec.SELinux{User: o.GetUser(), Role: o.GetRole(), Type: o.GetType(), Level: o.GetLevel()}.Labels()
-}
-
-// relabel gives the files of those mounts that ask for it the container's label,
-// where SELinux is on.
-func (a containerAsk) relabel() error {
-	_, files, err := a.labels()
-	if err != nil || files == "" {
-		return err
-	}
-	for _, m := range a.req.GetConfig().GetMounts() {
-		if !m.GetSelinuxRelabel() || isImage(m) {
-			continue
-		}
-		// A filesystem that has no labels needs none.
-		if err := label.Relabel(m.GetHostPath(), files, false); err != nil && !errors.Is(err, unix.ENOTSUP) {
-			return invalid.Errorf("mount %s: selinux label: %v", m.GetContainerPath(), err)
-		}
 	}
 	return nil
 }

@@ -74,6 +74,9 @@ func (a containerAsk) config() (core.ContainerConfig, error) {
 	if err := a.cgroups(&out); err != nil {
 		return out, err
 	}
+	if err := a.labelRoot(&out); err != nil {
+		return out, err
+	}
 	a.as.adapt(&out, a.program)
 	out.Images = a.imageMounts()
 	if out.CDI, err = cdiDevices(cfg); err != nil {

@@ -322,6 +322,23 @@ func TestSecurity(t *testing.T) {
 			t.Errorf("label %q, of files %q", s.Process.SelinuxLabel, s.Linux.MountLabel)
 		}
 	})
+	t.Run("selinux, the sandbox's level", func(t *testing.T) {
+		for want, o := range map[string]*v1.SELinuxOption{
+			"system_u:system_r:container_t:s0:c3,c4": nil, "system_u:system_r:x_t:s0:c3,c4": {Type: "x_t"}, "system_u:system_r:container_t:s0:c7,c8": {Level: "s0:c7,c8"},
+		} {
+			ask := testAsk(t, security(func(sc *v1.LinuxContainerSecurityContext) { sc.SelinuxOptions = o }))
+			ask.sandbox.Config.FileLabel = "system_u:object_r:container_file_t:s0:c3,c4"
+			files := "system_u:object_r:container_file_t:" + strings.SplitN(want, ":", 4)[3]
+			if s := mustSpec(t, ask, img); s.Process.SelinuxLabel != want || s.Linux.MountLabel != files {
+				t.Errorf("%v: label %q, of files %q", o, s.Process.SelinuxLabel, s.Linux.MountLabel)
+			}
+		}
+		ask := testAsk(t, security(func(sc *v1.LinuxContainerSecurityContext) { sc.Privileged = true }))
+		ask.sandbox.Config.FileLabel = "system_u:object_r:container_file_t:s0:c3,c4"
+		if process, files, err := ask.labels(); process+files != "" || err != nil {
+			t.Errorf("privileged: %q, %q, %v", process, files, err)
+		}
+	})
 	t.Run("apparmor", func(t *testing.T) {
 		for want, sc := range map[string]*v1.LinuxContainerSecurityContext{
 			"mine":  {Apparmor: &v1.SecurityProfile{ProfileType: v1.SecurityProfile_Localhost, LocalhostRef: "mine"}},

@@ -267,6 +267,7 @@ func (c *compiler) placeStreams(target bool) (fd int) {
 	if !c.in.Spec.Process.Terminal {
 		for i, name := range []string{"stdin", "stdout", "stderr"} {
 			c.plan.Add(name, unix.SYS_DUP3, plan.S(plan.Slot(plan.SlotStdin+i)), plan.V(i), plan.V(0))
+			labelPipe(c, i, name)
 		}
 	}
 	c.placeGiven()

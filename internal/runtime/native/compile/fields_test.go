@@ -76,6 +76,13 @@ func TestMountLabel(t *testing.T) {
 	if _, step := titled(t, all, "label /dev/mqueue"); step.NR != unix.SYS_SETXATTR || step.Text(1) != "security.selinux" || step.Text(2) != label || step.A[3] != uint64(len(label)+1) {
 		t.Errorf("%+v", step)
 	}
+	// A stream is labelled if it is a pipe; /dev/null is the host's.
+	for fd, name := range []string{"stdin", "stdout", "stderr"} {
+		at, is := titled(t, all, name+" is a pipe")
+		if set := all[at+1]; is.NR != unix.SYS_FCNTL || is.Kind != plan.Try || is.Want != 1 || set.NR != unix.SYS_FSETXATTR || set.A[0] != uint64(fd) || set.Text(2) != label {
+			t.Errorf("%+v, %+v", is, set)
+		}
+	}
 	// The program's own label goes to the attribute that was opened in the
 	// host's /proc, before anything of the container's was mounted.
 	open, _ := titled(t, all, "open /proc/thread-self/attr/exec")

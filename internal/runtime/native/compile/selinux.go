@@ -47,3 +47,27 @@ func (r *rootfs) labelMqueue(p, fstype string) {
 	r.plan.Add("label "+p, unix.SYS_SETXATTR, r.fdPath(fd), plan.P(r.plan.String("security.selinux")), plan.P(r.plan.String(label)), plan.V(len(label)+1), plan.V(0))
 	r.closeLast(fd)
 }
+
+// labelPipe gives a standard stream the label of the container's files. The keeper makes FIFOs with a
+// label of the host's files. The program may not write to those: at execve the kernel would replace the
+// stream. Streams of other kinds stay as they are.
+func labelPipe(c *compiler, fd int, name string) {
+	label := filesOf(c.in.Spec.Process.SelinuxLabel)
+	if label == "" {
+		return
+	}
+	is := c.plan.Add(name+" is a pipe", unix.SYS_FCNTL, plan.V(fd), plan.V(unix.F_GETPIPE_SZ), plan.V(0)).Allow(uint16(unix.EBADF))
+	is.Kind, is.Want = plan.Try, 1
+	c.plan.Add("label "+name, unix.SYS_FSETXATTR, plan.V(fd), plan.P(c.plan.String("security.selinux")), plan.P(c.plan.String(label)), plan.V(len(label)+1), plan.V(0)).
+		Allow(uint16(unix.EOPNOTSUPP))
+}
+
+// filesOf returns the label of files that only processes with this label, and those of the host, use.
+// It is "" for a label without four parts.
+func filesOf(process string) string {
+	parts := strings.SplitN(process, ":", 4)
+	if len(parts) < 4 {
+		return ""
+	}
+	return parts[0] + ":object_r:container_file_t:" + parts[3]
+}
