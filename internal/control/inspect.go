@@ -58,6 +58,7 @@ func (s *Server) inspectContainer(ctx context.Context, c core.Container, showEnv
 	extra["health_status"], extra["health_check"] = healthDocument(c), checkDocument(c)
 	if sb, err := s.all.Sandbox(ctx, c.Sandbox); err == nil {
 		extra["network"] = view.Network(sb)
+		extra["node_ids"] = sb.NodeIDs(&c.Config)
 	}
 	extra["name"] = c.Name()
 	if rec.Image == "" && c.Config.Shown.Image != "" {

@@ -105,6 +105,7 @@ type RuntimeFeatures struct {
 	OCIVersionMax      string
 	UserNamespaces     bool
 	IDMappedMounts     bool
+	RecursiveIDMaps    bool // the mount option ridmap
 	RecursiveReadOnly  bool
 	SupplementalGroups bool
 	CgroupNamespaces   bool

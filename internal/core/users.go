@@ -42,8 +42,9 @@ type UserTable interface {
 	// sandbox; "" if it need not.
 	Exempt(sb *SandboxConfig, c *ContainerConfig, runtime string, f RuntimeFeatures) string
 	// Map makes the mounts of a container's spec show their files' owners as without a user namespace, but for those
-	// that already map them and those that skip names. FailedPrecondition for a file system that cannot.
-	Map(spec *specs.Spec, skip func(source string) bool) error
+	// that already map them and those that skip names. With recursive it includes the mounts below. FailedPrecondition
+	// for a file system that cannot, except the kernel's own.
+	Map(spec *specs.Spec, recursive bool, skip func(source string) bool) error
 }
 
 // Of returns the sandbox as a container of it has it: with the node's ids, if the container needs them.
@@ -52,6 +53,15 @@ func (s Sandbox) Of(c *ContainerConfig) Sandbox {
 		s.Config.UIDs, s.Config.GIDs, s.Config.Namespaces.User = nil, nil, Namespace{Mode: Host}
 	}
 	return s
+}
+
+// NodeIDs returns why a container of the sandbox has the node's ids although the node gives user namespaces by default; "" if it
+// has its own, or asks for nothing else.
+func (s Sandbox) NodeIDs(c *ContainerConfig) string {
+	if c.Users.Host != "" {
+		return c.Users.Host
+	}
+	return s.Config.Users.Host
 }
 
 // UserRange returns the mapping of a range of the node's ids.

@@ -62,6 +62,7 @@ type build struct {
 	images   []string
 	spec     *specs.Spec
 	made     func() error // waits until the cgroup exists, without limits
+	ridmap   bool         // the runtime maps the owners of mounts below a mount
 }
 
 // newBuild does the part of a create that needs no sandbox.
@@ -118,10 +119,11 @@ func (b *build) in(ctx context.Context, v view, sb core.Sandbox) error {
 // users decides whether the container has the user namespace of its sandbox.
 func (b *build) users(ctx context.Context) error {
 	b.c.Config.Users.Host = ""
-	if b.e.o.Users == nil || !b.sb.Config.Users.Chosen {
+	if b.e.o.Users == nil || len(b.sb.Config.UIDs) == 0 {
 		return nil
 	}
 	f, err := b.e.featuresOf(ctx, b.rt)
+	b.ridmap = f.RecursiveIDMaps
 	b.c.Config.Users.Host = b.e.o.Users.Exempt(&b.sb.Config, &b.cfg, b.rt.Name(), f)
 	b.sb = b.sb.Of(&b.c.Config)
 	return err

@@ -93,10 +93,10 @@ func (b *build) adjust(ctx context.Context) error {
 			return err
 		}
 	}
-	if b.e.o.Users == nil || len(b.sb.Config.UIDs) == 0 || !b.sb.Config.Users.Own && !b.sb.Config.Users.Chosen {
+	if u := b.sb.Config.Users; b.e.o.Users == nil || len(b.sb.Config.UIDs) == 0 || !u.Own && !u.Chosen {
 		return nil
 	}
-	return b.e.o.Users.Map(b.spec, func(source string) bool {
+	return b.e.o.Users.Map(b.spec, b.ridmap, func(source string) bool {
 		return source == b.e.o.Init || strings.HasPrefix(source, b.c.Bundle+"/") || strings.HasPrefix(source, b.sb.Dir+"/")
 	})
 }

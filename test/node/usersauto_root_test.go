@@ -76,6 +76,10 @@ func TestUserNamespacesByDefault(t *testing.T) {
 			if m := mapping(name); m != host {
 				t.Errorf("%s has %q", name, m)
 			}
+			why := cli("inspect", "-f", "{{.Record.node_ids}}", name)
+			if why == "" || !strings.Contains(f.n.Finding(t, "user namespaces"), name+" of cli: "+why) {
+				t.Errorf("%s: inspect says %q, doctor %q", name, why, f.n.Finding(t, "user namespaces"))
+			}
 		}
 		// A container of a pod that needs the node's ids has them; the pod's others do not.
 		cfg := nodetest.ContainerConfig("needs", f.image, "/bin/sleep", "1000")

@@ -199,9 +199,9 @@ func (t *Table) Take(tx core.Tx, cfg *core.SandboxConfig) error {
 	if !cfg.Users.Own && !cfg.Users.Chosen {
 		return nil
 	}
-	first, ranges := t.o.First, t.o.Ranges
+	first, ranges, setting := t.o.First, t.o.Ranges, "engine.userns_ranges"
 	if cfg.Users.Ranges > 0 {
-		first, ranges = cfg.Users.First, cfg.Users.Ranges
+		first, ranges, setting = cfg.Users.First, cfg.Users.Ranges, "userns.ranges of Nomad's plugin"
 	}
 	taken := make([]bool, ranges)
 	for sb := range tx.Sandboxes().Stored("") {
@@ -214,7 +214,7 @@ func (t *Table) Take(tx core.Tx, cfg *core.SandboxConfig) error {
 	}
 	i := slices.Index(taken, false)
 	if i < 0 {
-		return fmt.Errorf("all %d ranges of user ids are taken: %w", ranges, errdefs.ErrUnavailable)
+		return fmt.Errorf("all %d ranges of user ids from %d are taken: enlarge %s: %w", ranges, first, setting, errdefs.ErrUnavailable)
 	}
 	first += uint32(i) * core.UserIDs
 	cfg.UIDs, cfg.GIDs = core.UserRange(first), core.UserRange(first)
@@ -252,7 +252,7 @@ func mark(taken []bool, pool uint32, m specs.LinuxIDMapping) {
 }
 
 // Map implements core.UserTable.
-func (t *Table) Map(spec *specs.Spec, skip func(source string) bool) error {
+func (t *Table) Map(spec *specs.Spec, recursive bool, skip func(source string) bool) error {
 	for i := range spec.Mounts {
 		m := &spec.Mounts[i]
 		o := ocispec.ParseMountOptions(m.Options)
@@ -260,13 +260,30 @@ func (t *Table) Map(spec *specs.Spec, skip func(source string) bool) error {
 		if !bind || len(m.UIDMappings)+len(m.GIDMappings) > 0 || slices.Contains(o.Data, "idmap") || slices.Contains(o.Data, "ridmap") || skip(m.Source) {
 			continue
 		}
-		all := o.Flags&unix.MS_REC != 0
-		if err := t.try(cmp.Or(o.Below, m.Source), all); err != nil {
-			return fmt.Errorf("mount %s: %w", m.Destination, err)
+		p := cmp.Or(o.Below, m.Source)
+		// A mount below that cannot be mapped, such as one of sysfs, shows other owners.
+		all := recursive && o.Flags&unix.MS_REC != 0 && t.try(p, true) == nil
+		if !all {
+			switch err := t.try(p, false); {
+			case err == nil:
+			case ofKernel(p):
+				continue
+			default:
+				return fmt.Errorf("mount %s: %w", m.Destination, err)
+			}
 		}
-		m.Options = append(slices.Clone(m.Options), map[bool]string{true: "ridmap", false: "idmap"}[all])
+		m.UIDMappings, m.GIDMappings = spec.Linux.UIDMappings, spec.Linux.GIDMappings
+		if all {
+			m.Options = append(slices.Clone(m.Options), "ridmap")
+		}
 	}
 	return nil
+}
+
+// ofKernel reports whether the kernel makes the files at p. Their owners cannot be mapped, and no program has stored a secret there.
+func ofKernel(p string) bool {
+	var st unix.Statfs_t
+	return unix.Statfs(p, &st) == nil && slices.Contains([]int64{unix.SYSFS_MAGIC, unix.PROC_SUPER_MAGIC, unix.CGROUP_SUPER_MAGIC, unix.CGROUP2_SUPER_MAGIC}, st.Type)
 }
 
 // Mappable returns an error if the owners of the files at p cannot be mapped; with all also those of the mounts below it.

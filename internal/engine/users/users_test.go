@@ -250,20 +250,20 @@ func TestMountsAreMapped(t *testing.T) {
 		{Type: "bind", Source: "/c", Options: []string{"rbind"}, UIDMappings: mapping, GIDMappings: mapping},
 		{Type: "bind", Source: "/ours/x", Options: []string{"bind"}},
 		{Source: "/d", Options: []string{"rbind", "idmap"}},
-	}}
+	}, Linux: &specs.Linux{UIDMappings: mapping, GIDMappings: mapping}}
 	tab := table(true, 65536, 1)
-	if err := tab.Map(spec, func(s string) bool { return strings.HasPrefix(s, "/ours/") }); err != nil {
+	if err := tab.Map(spec, true, func(s string) bool { return strings.HasPrefix(s, "/ours/") }); err != nil {
 		t.Fatal(err)
 	}
 	var got []string
 	for _, m := range spec.Mounts {
-		got = append(got, strings.Join(m.Options, ","))
+		got = append(got, fmt.Sprint(strings.Join(m.Options, ","), len(m.UIDMappings), len(m.GIDMappings)))
 	}
-	if s := strings.Join(got, " "); s != "rbind,ro,ridmap bind,idmap  rbind bind rbind,idmap" {
+	if s := strings.Join(got, " "); s != "rbind,ro,ridmap1 1 bind1 1 0 0 rbind1 1 bind0 0 rbind,idmap0 0" {
 		t.Errorf("%q", s)
 	}
 	spec.Mounts = []specs.Mount{{Type: "bind", Destination: "/here", Source: "/bad", Options: []string{"bind"}}}
-	if err := tab.Map(spec, func(string) bool { return false }); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "/here") {
+	if err := tab.Map(spec, false, func(string) bool { return false }); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "/here") {
 		t.Errorf("%v", err)
 	}
 }

@@ -34,7 +34,6 @@ type server struct {
 	events  *events.Feed
 	images  *pull.Images
 	usage   *stats.Reader
-	users   *userRanges
 	mhz     float64 // of a core, where Nomad does not tell it
 }
 
@@ -43,7 +42,7 @@ func newServer(o Options, log *slog.Logger) *server {
 	feed := events.New(e, log)
 	images := pull.New(e, feed, log, pull.Options{Archives: o.Archives, Registry: o.Registry, Helpers: o.Config.CredentialHelpers})
 	return &server{
-		engine: e, log: log, version: o.Version, events: feed, images: images, usage: stats.New(e), users: newUserRanges(e), mhz: stats.NodeSpeed(),
+		engine: e, log: log, version: o.Version, events: feed, images: images, usage: stats.New(e), mhz: stats.NodeSpeed(),
 	}
 }
 

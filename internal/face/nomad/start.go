@@ -55,16 +55,6 @@ func (s *server) startTask(ctx context.Context, t *nomaddriver.TaskConfig) (*nom
 
 // create makes the task and lets it run.
 func (s *server) create(ctx context.Context, task translate.Task, images translate.Images) (c core.Container, err error) {
-	if task.Conf.Users {
-		if err := s.mapsOwners(ctx, task.Conf.Runtime); err != nil {
-			return c, err
-		}
-		var release func()
-		if task.FirstID, release, err = s.users.take(ctx, task.Session.Users); err != nil {
-			return c, err
-		}
-		defer release()
-	}
 	cfg, err := task.Sandbox()
 	if err != nil {
 		return c, err
@@ -93,20 +83,6 @@ func (s *server) create(ctx context.Context, task translate.Task, images transla
 		s.events.Tell(task.Session.Name, task.Nomad, "The node could not give all that was asked for", map[string]string{"warning": w})
 	}
 	return c, nil
-}
-
-// mapsOwners refuses a named runtime without support for user namespaces.
-func (s *server) mapsOwners(ctx context.Context, name string) error {
-	all, err := s.engine.Runtimes(ctx)
-	if err != nil {
-		return err
-	}
-	for _, r := range all {
-		if r.Name == name && (!r.Features.UserNamespaces || !r.Features.IDMappedMounts) {
-			return invalid.Errorf("config.userns_mode: runtime %s has no user namespaces or no id-mapped mounts", name)
-		}
-	}
-	return nil
 }
 
 // resume answers a start that was made again because the agent died over it.

@@ -120,7 +120,7 @@ func (r *Runtime) Features(context.Context) (core.RuntimeFeatures, error) {
 		version = info.Main.Version
 	}
 	return core.RuntimeFeatures{
-		Version: version, OCIVersionMax: specs.Version, RecursiveReadOnly: true, SupplementalGroups: true, UserNamespaces: true, IDMappedMounts: true, Seccomp: true, CgroupV2: true, CgroupNamespaces: true,
+		Version: version, OCIVersionMax: specs.Version, RecursiveReadOnly: true, SupplementalGroups: true, UserNamespaces: true, IDMappedMounts: true, RecursiveIDMaps: true, Seccomp: true, CgroupV2: true, CgroupNamespaces: true,
 	}, nil
 }
 

@@ -152,6 +152,7 @@ func applyFeatures(f *core.RuntimeFeatures, out []byte) {
 	}
 	if len(reported.MountOptions) > 0 {
 		f.RecursiveReadOnly = slices.Contains(reported.MountOptions, "rro")
+		f.RecursiveIDMaps = slices.Contains(reported.MountOptions, "ridmap")
 	}
 	take := func(to *bool, from *bool) {
 		if from != nil {

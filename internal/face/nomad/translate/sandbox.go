@@ -69,8 +69,9 @@ func (a Task) Sandbox() (core.SandboxConfig, error) {
 	case netBridge:
 		cfg.Namespaces.Net.Mode = core.Shared
 	}
-	if cfg.UIDs = a.ids(); cfg.UIDs != nil {
-		cfg.GIDs, cfg.Namespaces.User.Mode = cfg.UIDs, core.Shared
+	if a.Conf.Users {
+		pool := a.Session.Users
+		cfg.Users = core.Users{Own: true, First: pool.First, Ranges: uint32(pool.Ranges)}
 	}
 	if a.Conf.HostUTS || mode == netHost && a.Conf.Hostname == "" {
 		cfg.Namespaces.UTS.Mode, cfg.Hostname = core.Host, ""

@@ -122,7 +122,6 @@ func (a Task) mounts(s *specs.Spec) error {
 	}
 	var all []specs.Mount
 	for _, b := range binds {
-		b.UIDs, b.GIDs = a.ids(), a.ids()
 		m, err := b.Mount()
 		if err != nil {
 			return err
@@ -195,7 +194,7 @@ func (a Task) ownMounts() ([]specs.Mount, error) {
 				return nil, err
 			}
 			bind, err := ocispec.Bind{
-				Source: source, Below: below, Target: m.Target, ReadOnly: m.ReadOnly, Propagation: m.Propagation, UIDs: a.ids(), GIDs: a.ids(),
+				Source: source, Below: below, Target: m.Target, ReadOnly: m.ReadOnly, Propagation: m.Propagation,
 			}.Mount()
 			if err != nil {
 				return nil, err

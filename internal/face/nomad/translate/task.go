@@ -14,8 +14,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/opencontainers/runtime-spec/specs-go"
-
 	nomaddriver "github.com/longshore/longshore/api/nomad/driver"
 	"github.com/longshore/longshore/internal/beneath"
 	"github.com/longshore/longshore/internal/core"
@@ -32,17 +30,6 @@ type Task struct {
 	Session plugin.Session
 	// Join is the network namespace of another task, when Conf.Network names one.
 	Join string
-	// FirstID is the id of the node that root of the task's user namespace has, when
-	// Conf.Users wants one.
-	FirstID uint32
-}
-
-// ids are the mapping of the task's user namespace; nil without one.
-func (a Task) ids() []specs.LinuxIDMapping {
-	if a.FirstID == 0 {
-		return nil
-	}
-	return []specs.LinuxIDMapping{{HostID: a.FirstID, Size: plugin.UsersRange}}
 }
 
 // Read reads the task's configuration. InvalidArgument for settings that the plugin's configuration

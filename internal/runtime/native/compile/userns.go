@@ -87,6 +87,8 @@ func (d *draft) idmapOf(m specs.Mount, o ocispec.MountOptions) (*idmap, error) {
 	switch {
 	case !isBind(m, o):
 		return nil, fmt.Errorf("uidMappings: only a bind mount's owners can be mapped: %w", errdefs.ErrInvalidArgument)
+	case given && d.user != nil && slices.Equal(m.UIDMappings, d.in.Spec.Linux.UIDMappings) && slices.Equal(m.GIDMappings, d.in.Spec.Linux.GIDMappings):
+		// The container's own user namespace saves making another.
 	case given:
 		uids, gids, err := idMaps("mounts[]", m.UIDMappings, m.GIDMappings)
 		if err != nil {
