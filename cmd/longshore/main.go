@@ -14,6 +14,7 @@ import (
 	"github.com/longshore/longshore/internal/agent"
 	"github.com/longshore/longshore/internal/agent/guestprogram"
 	"github.com/longshore/longshore/internal/cli"
+	"github.com/longshore/longshore/internal/cli/node"
 	"github.com/longshore/longshore/internal/cli/service"
 	"github.com/longshore/longshore/internal/config"
 	"github.com/longshore/longshore/internal/face/mesos/fetch/store"
@@ -51,7 +52,7 @@ func main() {
 	os.Exit(cli.Main(context.Background(), cli.Options{
 		Args: args, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv, Version: version(),
 		Agent: func(ctx context.Context, cfg config.Config, log *slog.Logger, level *slog.LevelVar) error {
-			return agent.Run(ctx, agent.Options{Config: cfg, Logger: log, Level: level, Version: version()})
+			return agent.Run(ctx, agent.Options{Config: cfg, Logger: log, Level: level, Version: version(), Args: os.Args, CheckArgs: node.CheckArgs(os.Args[1:])})
 		},
 		Guest: func(args []string) int { return agent.Guest(args, version()) },
 		Teardown: func(ctx context.Context, cfg config.Config, log *slog.Logger, grace time.Duration) error {

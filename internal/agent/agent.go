@@ -55,6 +55,10 @@ type Options struct {
 	Teardown bool
 	// Grace is the time for containers to end by themselves before Teardown kills them.
 	Grace time.Duration
+	// Args are the arguments of the program, with its name. An upgrade executes the next one with them.
+	Args []string
+	// CheckArgs are the arguments of a check of the same configuration, without the program's name.
+	CheckArgs []string
 }
 
 // node is everything that Run opened, for doctor and the shutdown.
@@ -96,6 +100,8 @@ type node struct {
 	trials    trial.Trials
 	tended    tended
 	findings  doctor.Board
+	// next is the upgrade of the agent that is under way, or failed.
+	next nextProgram
 	// exposed receives when redundancy may have changed; it has room for one.
 	exposed chan struct{}
 }
@@ -103,22 +109,30 @@ type node struct {
 // Run runs the agent until ctx ends. Containers keep running without it. When there are none, Run
 // also ends the keeper and removes the bridge and the cgroups.
 func Run(ctx context.Context, o Options) (err error) {
-	n := &node{cfg: o.Config, log: o.Logger, level: o.Level, version: o.Version, started: time.Now(), release: func() error { return nil }, exposed: make(chan struct{}, 1)}
+	n := &node{next: nextProgram{args: o.Args, check: o.CheckArgs, wanted: make(chan struct{})}, cfg: o.Config, log: o.Logger, level: o.Level, version: o.Version, started: time.Now(), release: func() error { return nil }, exposed: make(chan struct{}, 1)}
 	if _, err := os.Stat(n.cfg.Agent.State); o.Teardown && errors.Is(err, fs.ErrNotExist) {
 		// No agent has run since the boot.
 		if durable, err := bolt.Durable(bolt.Options{Root: n.cfg.Agent.Root, Logger: n.log}); err != nil || !durable {
 			return err
 		}
 	}
+	if o.Teardown {
+		return n.run(ctx, func(ctx context.Context) error { return teardown(ctx, n, o.Grace) })
+	}
+	if ctx, err = n.next.takeOver(ctx); err == nil {
+		err = n.run(ctx, n.serve)
+	}
+	return n.next.execute(ctx, n.log, err)
+}
+
+// run opens everything, calls do, and closes it again.
+func (n *node) run(ctx context.Context, do func(context.Context) error) (err error) {
 	var open closers
 	defer func() { err = errors.Join(err, open.close()) }()
 	if err := n.open(ctx, &open); err != nil {
 		return err
 	}
-	if o.Teardown {
-		return teardown(ctx, n, o.Grace)
-	}
-	return n.serve(ctx)
+	return do(ctx)
 }
 
 // later opens something in the background. The returned function waits for the result.
@@ -161,7 +175,7 @@ func (n *node) controller() (*control.Server, error) {
 		Engine: n.engine, LogDir: filepath.Join(n.cfg.Agent.Root, "logs"), Logger: n.log, Doctor: n.doctor, Check: n.check, Config: n.shownConfig,
 		LostOutput: n.lostOutput, Version: n.version, Started: n.started, Metrics: n.metrics, HTTP: n.httpHandler(), Swarm: membershipOf(n.swarm), Networks: n.network, Node: n.solo, Programs: n.programs, Transfers: n.images,
 		Paused: n.store.Scope("commits", false), Removals: n.store.Scope("removals", false), Namespaces: n.keeper.Namespaces,
-		Processes: n.processes, Upgrade: n.upgrade,
+		Processes: n.processes, Upgrade: n.upgrade, UpgradeFailure: n.next.failure,
 		Unified: func() bool { return n.cgroups.Mode() == core.CgroupV2 },
 	})
 }

@@ -15,7 +15,7 @@ import (
 // processes returns the node's own processes that run all the time, with their programs.
 func (n *node) processes(ctx context.Context) []control.Process {
 	self := ownProgram()
-	all := []control.Process{{Name: "agent", Pid: os.Getpid(), Version: n.version, Path: self}}
+	all := []control.Process{{Name: agentProcess, Pid: os.Getpid(), Version: n.version, Path: self}}
 	ctx, cancel := context.WithTimeout(ctx, keeperPatience)
 	defer cancel()
 	if s, err := n.keeper.Status(ctx); err == nil {
@@ -42,40 +42,45 @@ func (n *node) processes(ctx context.Context) []control.Process {
 	return all
 }
 
-// The names of processes that outlive the agent.
+// The names of the processes.
 const (
+	agentProcess  = "agent"
 	keeperProcess = "keeper"
 	nestProcess   = "nest"
 )
 
-// upgrade has the keeper become the installed program, and returns the names of the upgraded processes.
+// upgrade has the agent, or else the keeper, become the installed program, and returns its name. The agent comes first,
+// because a newer agent speaks with an older keeper; it executes the next program after the answer.
 func (n *node) upgrade(ctx context.Context) ([]string, error) {
 	for _, p := range n.processes(ctx) {
-		if p.Name != keeperProcess || p.State == control.ProcessCurrent {
-			continue
+		switch {
+		case p.State == control.ProcessCurrent:
+		case p.Name == agentProcess:
+			return []string{agentProcess}, n.next.choose(ctx, p.Path)
+		case p.Name == keeperProcess:
+			if err := n.keeper.Upgrade(ctx, p.Path); err != nil {
+				return nil, err
+			}
+			n.log.InfoContext(ctx, "the keeper has become the installed program", "pid", p.Pid, "path", p.Path, "before", p.Version)
+			return []string{keeperProcess}, nil
 		}
-		if err := n.keeper.Upgrade(ctx, p.Path); err != nil {
-			return nil, err
-		}
-		n.log.InfoContext(ctx, "the keeper has become the installed program", "pid", p.Pid, "path", p.Path, "before", p.Version)
-		return []string{keeperProcess}, nil
 	}
 	return nil, nil
 }
 
 // programsFinding compares the processes with the installed programs. A nest of an earlier release is as good as a new one:
 // it only keeps descriptors, and its protocol is frozen.
-func programsFinding(list []control.Process) control.Finding {
+func programsFinding(list []control.Process, failure string) control.Finding {
+	if failure != "" {
+		return warn("programs", "install a program that starts, and call `longshore upgrade`", "the installed agent did not start, and its predecessor continues: %s", failure)
+	}
 	var others []string
-	hint := "`longshore upgrade` replaces the keeper under running containers"
+	const hint = "`longshore upgrade` replaces them under running containers"
 	for _, p := range list {
 		if p.State != control.ProcessReplaced || p.Name == nestProcess {
 			continue
 		}
 		others = append(others, fmt.Sprintf("%s, pid %d", p.Name, p.Pid))
-		if p.Name == "agent" {
-			hint = "restart the agent; containers keep running. Then " + hint
-		}
 	}
 	if len(others) > 0 {
 		return warn("programs", hint, "other programs than the installed ones: %s", strings.Join(others, "; "))

@@ -48,6 +48,14 @@ func (n *node) serve(ctx context.Context) error {
 	group.Go(func() error { return listening.ServeMetrics(ctx) })
 	serveFaces(ctx, group, listening, faces)
 	group.Go(func() error { return n.tellSystemd(ctx) })
+	group.Go(func() error {
+		select {
+		case <-n.next.wanted:
+			stop()
+		case <-ctx.Done():
+		}
+		return nil
+	})
 	restarts := runner.Runner{All: n.engine.All(), As: n.engine.As, Parallel: n.cfg.Agent.BootParallel, Log: n.log}
 	for _, tend := range []func(context.Context){n.tendNode, heap.Tend, n.reserves.tend, restarts.Run} {
 		group.Go(func() error {
@@ -55,13 +63,18 @@ func (n *node) serve(ctx context.Context) error {
 			return nil
 		})
 	}
+	n.next.ready()
 	n.log.InfoContext(ctx, "agent is ready", "version", n.version, "root", n.cfg.Agent.Root, "state", n.cfg.Agent.State, "runtime", n.runtimes.chosen, "took", time.Since(n.started))
 	err = group.Wait()
-	stopForShutdown(context.WithoutCancel(ctx), n.log, n.engine.As(core.OwnerCLI), n.engine.As(core.OwnerDocker))
-	stopEngine()
 	if errors.Is(err, context.Canceled) && ctx.Err() != nil {
 		err = nil
 	}
+	if n.next.path() != "" { // the next agent continues
+		stopEngine()
+		return err
+	}
+	stopForShutdown(context.WithoutCancel(ctx), n.log, n.engine.As(core.OwnerCLI), n.engine.As(core.OwnerDocker))
+	stopEngine()
 	return errors.Join(err, n.leave(context.WithoutCancel(ctx)))
 }
 

@@ -76,7 +76,9 @@ func (n *node) tellSystemd(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
-			_, _ = daemon.SdNotify(false, daemon.SdNotifyStopping)
+			if n.next.path() == "" {
+				_, _ = daemon.SdNotify(false, daemon.SdNotifyStopping)
+			}
 			return nil
 		case <-tick.C:
 			if err := n.health(ctx); err != nil {

@@ -16,6 +16,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
+	"github.com/longshore/longshore/internal/handover"
 	"github.com/longshore/longshore/internal/invalid"
 )
 
@@ -115,10 +116,13 @@ func (l Listeners) Close() {
 // appears at path only when both are set, so that nobody can connect before. On a file system
 // without free inodes it reuses that of the old socket at path, which has no server any more.
 func ListenUnix(ctx context.Context, path string, mode os.FileMode, gid int) (net.Listener, error) {
-	ln, err := listenUnix(ctx, path, mode, gid)
-	if errors.Is(err, unix.ENOSPC) && removeSocket(path) {
-		ln, err = listenUnix(ctx, path, mode, gid)
-	}
+	ln, err := handover.Listen(ctx, fmt.Sprintf("%s, mode %o, group %d", path, mode, gid), func() (net.Listener, error) {
+		ln, err := listenUnix(ctx, path, mode, gid)
+		if errors.Is(err, unix.ENOSPC) && removeSocket(path) {
+			ln, err = listenUnix(ctx, path, mode, gid)
+		}
+		return ln, err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", path, err)
 	}

@@ -49,6 +49,9 @@ func (s *nodeServer) Version(ctx context.Context, _ *longshorev1.VersionRequest)
 		})
 	}
 	resp.Processes = s.processes(ctx)
+	if s.srv.o.UpgradeFailure != nil {
+		resp.UpgradeFailure = s.srv.o.UpgradeFailure()
+	}
 	return resp, nil
 }
 

@@ -45,12 +45,14 @@ type Options struct {
 	LostOutput func(context.Context, core.Ref) uint64
 	// Processes returns the node's own processes. nil returns none.
 	Processes func(context.Context) []Process
-	// Upgrade has processes that outlive the agent become the installed programs, and returns their names. nil returns
-	// Unimplemented.
+	// Upgrade has a process become the installed program, and returns its name, or nothing. The agent becomes it after the
+	// answer. nil returns Unimplemented.
 	Upgrade func(context.Context) ([]string, error)
-	Version string
-	Started time.Time
-	Metrics *obs.Metrics // nil counts nothing
+	// UpgradeFailure says why the last upgrade of the agent failed. nil is never.
+	UpgradeFailure func() string
+	Version        string
+	Started        time.Time
+	Metrics        *obs.Metrics // nil counts nothing
 	// HTTP serves the HTTP socket: metrics, health, pprof.
 	HTTP http.Handler
 	// Swarm is the node's membership in a Swarm; nil when the agent serves none.

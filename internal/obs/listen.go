@@ -12,6 +12,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"github.com/longshore/longshore/internal/handover"
 	"github.com/longshore/longshore/internal/tlsconf"
 )
 
@@ -93,7 +94,7 @@ func (c MetricsConfig) Open(ctx context.Context, h http.Handler) (net.Listener, 
 	if token != "" {
 		h = bearer(token, h)
 	}
-	l, err := new(net.ListenConfig).Listen(ctx, "tcp", c.Listen)
+	l, err := handover.Listen(ctx, "metrics "+c.Listen, func() (net.Listener, error) { return new(net.ListenConfig).Listen(ctx, "tcp", c.Listen) })
 	if err != nil {
 		return nil, nil, fmt.Errorf("listen on metrics.listen: %w", err)
 	}

@@ -1,13 +1,21 @@
 package node
 
 import (
+	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
 
 	runtimeapi "github.com/longshore/longshore/api/cri/v1"
 	"github.com/longshore/longshore/internal/roottest"
@@ -18,10 +26,7 @@ import (
 // `longshore upgrade` under running containers, and a file that is no keeper does not.
 func TestUpgradeOfTheKeeper(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
-		bin := t.TempDir()
-		if out, err := exec.CommandContext(t.Context(), "cp", "-r", nodetest.Bin(t)+"/.", bin).CombinedOutput(); err != nil {
-			t.Fatalf("%v: %s", err, out)
-		}
+		bin := copiedBin(t)
 		n := nodetest.Start(t, nodetest.Options{Bin: bin})
 		image := n.Busybox(t)
 		keeper := filepath.Join(bin, "longshore-keeper")
@@ -29,37 +34,8 @@ func TestUpgradeOfTheKeeper(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		replace := func(content []byte) {
-			t.Helper()
-			if err := os.WriteFile(keeper+".new", content, 0o755); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.Rename(keeper+".new", keeper); err != nil {
-				t.Fatal(err)
-			}
-		}
-		state := func(name string) string {
-			t.Helper()
-			out, err := n.CLI("version", "--json")
-			var v struct {
-				Agent struct {
-					Processes []struct {
-						Name, State string
-						Pid         int
-					}
-				}
-			}
-			if perr := json.Unmarshal([]byte(out), &v); err != nil || perr != nil {
-				t.Fatalf("%v, %v: %s", err, perr, out)
-			}
-			for _, p := range v.Agent.Processes {
-				if p.Name == name && p.Pid > 1 {
-					return p.State
-				}
-			}
-			t.Fatalf("no process %s: %s", name, out)
-			return ""
-		}
+		replace := func(content []byte) { install(t, keeper, content) }
+		state := func(name string) string { return processState(t, n, name) }
 
 		pod := n.RunPod(t, n.PodConfig("upgrade"))
 		c := pod.Run(t, nodetest.ContainerConfig("c", image, "/bin/sh", "-c", "trap 'echo told; exit 7' TERM; i=0; while :; do i=$((i+1)); echo $i; usleep 2000; done"))
@@ -108,21 +84,164 @@ func TestUpgradeOfTheKeeper(t *testing.T) {
 		if st := c.Status(t); st.GetExitCode() != 7 {
 			t.Errorf("the exit: %v", st)
 		}
-		last := 0
-		for line := range strings.Lines(c.ReadLog(t)) {
-			_, text, _ := strings.Cut(strings.TrimSpace(line), " F ")
-			if text == "told" {
-				last = -last
-				break
-			}
-			if last++; text != strconv.Itoa(last) {
-				t.Fatalf("line %d of the log is %q", last, line)
-			}
-		}
-		if last >= -3 {
-			t.Errorf("the log has %d lines and no end", last)
-		}
+		wholeLog(t, c)
 		pod.Remove(t)
 		clean(t, n)
 	})
+}
+
+// TestUpgradeOfTheAgent: the agent becomes the installed program in its own process. Clients that connect all the time are never
+// refused, and repeat a call once at most. A program that does not accept the configuration, or that cannot start, replaces none.
+func TestUpgradeOfTheAgent(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		bin := copiedBin(t)
+		n := nodetest.Start(t, nodetest.Options{Bin: bin})
+		image := n.Busybox(t)
+		agent := filepath.Join(bin, "longshore")
+		program, err := os.ReadFile(agent)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pod := n.RunPod(t, n.PodConfig("upgrade"))
+		c := pod.Run(t, nodetest.ContainerConfig("c", image, "/bin/sh", "-c", "trap 'echo told; exit 7' TERM; i=0; while :; do i=$((i+1)); echo $i; usleep 2000; done"))
+		pid, socket := n.Pid(), filepath.Join(n.State, "cri.sock")
+
+		ctx, stop := context.WithCancel(t.Context())
+		var clients errgroup.Group
+		var calls atomic.Int64
+		for range 3 {
+			clients.Go(func() error {
+				for ctx.Err() == nil {
+					if err := newCall(socket); err != nil {
+						if again := newCall(socket); again != nil {
+							return fmt.Errorf("%w, and again %w", err, again)
+						}
+					}
+					calls.Add(1)
+				}
+				return nil
+			})
+		}
+		refused := func(why string, content string) {
+			t.Helper()
+			install(t, agent, []byte(content))
+			defer install(t, agent, program)
+			if out, err := n.CLI("upgrade"); err == nil || n.Pid() != pid {
+				t.Errorf("%s: %q, %v", why, out, err)
+			}
+		}
+		refused("a program that does not start", "#!/bin/sh\necho no such luck >&2\nexit 1\n")
+		whole := filepath.Join(bin, "longshore.real")
+		install(t, whole, program)
+		refused("a program that fails after the handover", `#!/bin/sh
+			case "$*" in *"config check"*) exit 0;; esac
+			LONGSHORE_HANDOVER=$(echo "$LONGSHORE_HANDOVER" | sed 's/"sockets":{/"sockets":{"bad":999,/') exec `+whole+` "$@"
+		`)
+		if d := n.Finding(t, "programs"); !strings.Contains(d, "bad") {
+			t.Errorf("doctor does not name the failure: %s", d)
+		}
+		for i := range 3 {
+			install(t, agent, append(append([]byte{}, program...), strings.Repeat("x", i+1)...))
+			if s := processState(t, n, "agent"); s != "replaced" {
+				t.Errorf("after the exchange of its file the agent is %q", s)
+			}
+			if out, err := n.CLI("upgrade"); err != nil || !strings.Contains(out, "upgraded  agent\n") {
+				t.Errorf("upgrade: %q, %v", out, err)
+			}
+			if s := processState(t, n, "agent"); s != "current" || n.Pid() != pid {
+				t.Errorf("after the upgrade the agent is %q, pid %d, and was %d", s, n.Pid(), pid)
+			}
+			r, err := n.CRI.ExecSync(t.Context(), &runtimeapi.ExecSyncRequest{ContainerId: c.ID, Cmd: []string{"/bin/echo", "here"}, Timeout: 30})
+			if err != nil || string(r.GetStdout()) != "here\n" {
+				t.Errorf("exec: %v, %v", r, err)
+			}
+		}
+		stop()
+		if err := clients.Wait(); err != nil || calls.Load() < 10 {
+			t.Errorf("after %d calls: %v", calls.Load(), err)
+		}
+		if _, err := n.CRI.StopContainer(t.Context(), &runtimeapi.StopContainerRequest{ContainerId: c.ID, Timeout: 30}); err != nil {
+			t.Fatal(err)
+		}
+		if st := c.Status(t); st.GetExitCode() != 7 {
+			t.Errorf("the exit: %v", st)
+		}
+		wholeLog(t, c)
+		pod.Remove(t)
+		clean(t, n)
+	})
+}
+
+// newCall makes a call on a new connection.
+func newCall(socket string) error {
+	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	_, err = runtimeapi.NewRuntimeServiceClient(conn).Version(ctx, &runtimeapi.VersionRequest{})
+	return err
+}
+
+// copiedBin copies the directory of the binaries, so that a test may replace them.
+func copiedBin(t *testing.T) string {
+	t.Helper()
+	bin := t.TempDir()
+	if out, err := exec.CommandContext(t.Context(), "cp", "-r", nodetest.Bin(t)+"/.", bin).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	return bin
+}
+
+// install puts a new file in the place of a program, as a package does.
+func install(t *testing.T, path string, content []byte) {
+	t.Helper()
+	if err := os.WriteFile(path+".new", content, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// processState returns the state of one of the node's processes.
+func processState(t *testing.T, n *nodetest.Node, name string) string {
+	t.Helper()
+	out, err := n.CLI("version", "--json")
+	var v struct {
+		Agent struct {
+			Processes []struct {
+				Name, State string
+				Pid         int
+			}
+		}
+	}
+	if perr := json.Unmarshal([]byte(out), &v); err != nil || perr != nil {
+		t.Fatalf("%v, %v: %s", err, perr, out)
+	}
+	for _, p := range v.Agent.Processes {
+		if p.Name == name && p.Pid > 1 {
+			return p.State
+		}
+	}
+	t.Fatalf("no process %s: %s", name, out)
+	return ""
+}
+
+// wholeLog checks that a log has the numbers from 1 on without a gap, and then the program's last word.
+func wholeLog(t *testing.T, c *nodetest.Container) {
+	t.Helper()
+	last := 0
+	for line := range strings.Lines(c.ReadLog(t)) {
+		_, text, _ := strings.Cut(strings.TrimSpace(line), " F ")
+		if text == "told" && last > 3 {
+			return
+		}
+		if last++; text != strconv.Itoa(last) {
+			t.Fatalf("line %d of the log is %q", last, line)
+		}
+	}
+	t.Errorf("the log has %d lines and no end", last)
 }

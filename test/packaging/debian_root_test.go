@@ -305,7 +305,7 @@ func TestPackageLife(t *testing.T) {
 			t.Errorf("crictl.yaml: %q", text)
 		}
 
-		// An upgrade leaves the administrator's changes, and restarts the agent alone.
+		// An upgrade leaves the administrator's changes.
 		const config, mine = "etc/longshore/config.toml", "# mine\n"
 		s.write(config, s.read(config)+mine, 0o644)
 		s.write("var/lib/longshore/image/blob", "data", 0o600)
@@ -315,7 +315,7 @@ func TestPackageLife(t *testing.T) {
 			t.Errorf("an upgrade with a wrong configuration: %v, %v, %s", err, calls, out)
 		}
 		s.write("etc/longshore/conf.d/99-mine.toml", "[engine]\nruntime = \"native\"\n", 0o644)
-		s.want(start, "--configure", engine)
+		s.want(start, "--configure", engine) // no agent answers here, so it is restarted
 		s.want(settle, "-i", second[kubernetes])
 		if !strings.HasSuffix(s.read(config), mine) || !s.exists("var/lib/longshore/image/blob") {
 			t.Error("the upgrade has taken what is not its own")

@@ -61,8 +61,14 @@ func TestPackage(t *testing.T) {
 
 	g.run("dpkg", "--configure", "--pending")
 	g.serves()
-	if now := g.property(agent, "MainPID"); now == main || now == "0" {
+	if now := g.property(agent, "MainPID"); now != main { // it has executed the new program in place
 		t.Errorf("the agent was %s and is %s", main, now)
+	}
+	for _, process := range []string{"agent 2.0.0, pid ", "keeper 2.0.0, pid "} {
+		out, err := exec.CommandContext(t.Context(), "longshore", "version").CombinedOutput()
+		if err != nil || !strings.Contains(string(out), "process   "+process) {
+			t.Errorf("no process %q: %v, %s", process, err, out)
+		}
 	}
 	if v, err := g.CRI.Version(t.Context(), &v1.VersionRequest{}); err != nil || v.GetRuntimeVersion() != "2.0.0" {
 		t.Errorf("after the upgrade: %v, %v", v, err)

@@ -59,18 +59,20 @@ func (*VersionRequest) Descriptor() ([]byte, []int) {
 }
 
 type VersionResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Version       string                 `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
-	Revision      string                 `protobuf:"bytes,2,opt,name=revision,proto3" json:"revision,omitempty"`
-	Go            string                 `protobuf:"bytes,3,opt,name=go,proto3" json:"go,omitempty"`
-	Kernel        string                 `protobuf:"bytes,4,opt,name=kernel,proto3" json:"kernel,omitempty"`
-	Platform      string                 `protobuf:"bytes,5,opt,name=platform,proto3" json:"platform,omitempty"`
-	Started       *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=started,proto3" json:"started,omitempty"`
-	Pid           int32                  `protobuf:"varint,7,opt,name=pid,proto3" json:"pid,omitempty"`
-	Runtimes      []*Runtime             `protobuf:"bytes,8,rep,name=runtimes,proto3" json:"runtimes,omitempty"`
-	Processes     []*NodeProcess         `protobuf:"bytes,9,rep,name=processes,proto3" json:"processes,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Version   string                 `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
+	Revision  string                 `protobuf:"bytes,2,opt,name=revision,proto3" json:"revision,omitempty"`
+	Go        string                 `protobuf:"bytes,3,opt,name=go,proto3" json:"go,omitempty"`
+	Kernel    string                 `protobuf:"bytes,4,opt,name=kernel,proto3" json:"kernel,omitempty"`
+	Platform  string                 `protobuf:"bytes,5,opt,name=platform,proto3" json:"platform,omitempty"`
+	Started   *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=started,proto3" json:"started,omitempty"`
+	Pid       int32                  `protobuf:"varint,7,opt,name=pid,proto3" json:"pid,omitempty"`
+	Runtimes  []*Runtime             `protobuf:"bytes,8,rep,name=runtimes,proto3" json:"runtimes,omitempty"`
+	Processes []*NodeProcess         `protobuf:"bytes,9,rep,name=processes,proto3" json:"processes,omitempty"`
+	// upgrade_failure says why the last upgrade of the agent failed, if this agent is its predecessor.
+	UpgradeFailure string `protobuf:"bytes,10,opt,name=upgrade_failure,json=upgradeFailure,proto3" json:"upgrade_failure,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *VersionResponse) Reset() {
@@ -164,6 +166,13 @@ func (x *VersionResponse) GetProcesses() []*NodeProcess {
 		return x.Processes
 	}
 	return nil
+}
+
+func (x *VersionResponse) GetUpgradeFailure() string {
+	if x != nil {
+		return x.UpgradeFailure
+	}
+	return ""
 }
 
 // NodeProcess is a process of the node's own.
@@ -284,7 +293,8 @@ type UpgradeResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// processes are those of the node after the upgrade.
 	Processes []*NodeProcess `protobuf:"bytes,1,rep,name=processes,proto3" json:"processes,omitempty"`
-	// upgraded are the names of the processes that have become the installed program.
+	// upgraded are the names of the processes that have become the installed program. The agent becomes it after
+	// this answer; the client then asks for the version until an agent of another start answers.
 	Upgraded      []string `protobuf:"bytes,2,rep,name=upgraded,proto3" json:"upgraded,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1422,7 +1432,7 @@ var File_longshore_v1_node_proto protoreflect.FileDescriptor
 const file_longshore_v1_node_proto_rawDesc = "" +
 	"\n" +
 	"\x17longshore/v1/node.proto\x12\flongshore.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1clongshore/v1/container.proto\"\x10\n" +
-	"\x0eVersionRequest\"\xbf\x02\n" +
+	"\x0eVersionRequest\"\xe8\x02\n" +
 	"\x0fVersionResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\tR\brevision\x12\x0e\n" +
@@ -1432,7 +1442,9 @@ const file_longshore_v1_node_proto_rawDesc = "" +
 	"\astarted\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\astarted\x12\x10\n" +
 	"\x03pid\x18\a \x01(\x05R\x03pid\x121\n" +
 	"\bruntimes\x18\b \x03(\v2\x15.longshore.v1.RuntimeR\bruntimes\x127\n" +
-	"\tprocesses\x18\t \x03(\v2\x19.longshore.v1.NodeProcessR\tprocesses\"w\n" +
+	"\tprocesses\x18\t \x03(\v2\x19.longshore.v1.NodeProcessR\tprocesses\x12'\n" +
+	"\x0fupgrade_failure\x18\n" +
+	" \x01(\tR\x0eupgradeFailure\"w\n" +
 	"\vNodeProcess\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
 	"\x03pid\x18\x02 \x01(\x05R\x03pid\x12\x18\n" +

@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/activation"
@@ -22,6 +23,7 @@ import (
 	"github.com/longshore/longshore/internal/connlimit"
 	"github.com/longshore/longshore/internal/control"
 	"github.com/longshore/longshore/internal/face"
+	"github.com/longshore/longshore/internal/handover"
 	"github.com/longshore/longshore/internal/obs"
 )
 
@@ -73,6 +75,7 @@ func Open(ctx context.Context, o Options) (_ *Sockets, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("agent: sockets from systemd: %w", err)
 	}
+	passed = passOn(ctx, passed)
 	s := &Sockets{o: o, faces: map[string][]net.Listener{}}
 	defer func() {
 		if err != nil {
@@ -102,6 +105,27 @@ func Open(ctx context.Context, o Options) (_ *Sockets, err error) {
 	}
 	return s, err
 }
+
+// passOn adds systemd's sockets of the program before to those of this one, and keeps all for the next program.
+func passOn(ctx context.Context, passed map[string][]net.Listener) map[string][]net.Listener {
+	all := handover.From(ctx).TakeAll(fromSystemd)
+	for key, l := range all {
+		name, _, _ := strings.Cut(strings.TrimPrefix(key, fromSystemd), " ")
+		if passed == nil {
+			passed = map[string][]net.Listener{}
+		}
+		passed[name] = append(passed[name], l)
+	}
+	for name, list := range passed {
+		for i, l := range list {
+			handover.From(ctx).Add(fromSystemd+name+" "+strconv.Itoa(i), l)
+		}
+	}
+	return passed
+}
+
+// fromSystemd begins the keys of sockets that systemd has passed.
+const fromSystemd = "systemd "
 
 // named is a listener that knows its Socket's name. Its address does not tell: a socket is bound under another path and renamed.
 type named struct {
@@ -134,7 +158,7 @@ func listen(ctx context.Context, at Socket) ([]net.Listener, error) {
 		return nil, nil
 	}
 	if !filepath.IsAbs(path) {
-		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", path)
+		l, err := handover.Listen(ctx, at.Name+" "+path, func() (net.Listener, error) { return (&net.ListenConfig{}).Listen(ctx, "tcp", path) })
 		return []net.Listener{l}, err
 	}
 	mode, gid := os.FileMode(0o600), -1

@@ -5,6 +5,7 @@ package node
 import (
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -15,6 +16,28 @@ import (
 
 // AgentCommand is the command that runs the agent.
 const AgentCommand = "agent"
+
+// CheckArgs returns the arguments of a check of the configuration, `config check`, that an agent with these arguments has.
+func CheckArgs(args []string) (check []string) {
+	var skip, found bool
+	for _, a := range args {
+		switch {
+		case skip:
+			skip = false
+		case a == AgentCommand && !found:
+			check, found = append(check, "config", "check"), true
+		case a == "--log-level" || a == "--log-format":
+			skip = true
+		case strings.HasPrefix(a, "--log-level=") || strings.HasPrefix(a, "--log-format="):
+		default:
+			check = append(check, a)
+		}
+	}
+	if !found {
+		return nil
+	}
+	return check
+}
 
 // NewAgent returns the command agent.
 func NewAgent(a *base.App) *cobra.Command {

@@ -2,10 +2,15 @@ package node
 
 import (
 	"cmp"
+	"context"
+	"errors"
 	"fmt"
 	"slices"
+	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 	"github.com/longshore/longshore/internal/cli/base"
@@ -19,30 +24,72 @@ func NewUpgrade(a *base.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "upgrade",
 		Short: "Have the node's processes execute the installed programs, under running containers",
-		Long: "Have the keeper, which outlives the agent, execute the installed longshore-keeper in place: containers, their output and attached clients stay.\n" +
-			"The Debian package calls this after it has restarted the agent. A program that does not start, or that cannot read what the present one\n" +
-			"hands over, replaces none. The nest stays as it is; `longshore version` shows each process and its program.",
+		Long: "Have the agent and the keeper, which outlives it, execute the installed programs in place: containers, their output and attached clients\n" +
+			"of containers stay, and no client of a face finds a closed port. The Debian package calls this. A program that does not start, or that\n" +
+			"cannot read what the present one hands over, replaces none. The nest stays as it is; `longshore version` shows each process and its program.",
 		Args: base.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.Call(func(c *base.Client) error {
-				resp, err := c.Node.Upgrade(cmd.Context(), &longshorev1.UpgradeRequest{})
+				t := base.Facts{W: a.Stdout}
+				for range processKinds {
+					names, err := upgradeNext(cmd.Context(), c)
+					if err != nil {
+						return err
+					}
+					if len(names) == 0 {
+						break
+					}
+					t.Line("upgraded  %s", strings.Join(names, ", "))
+				}
+				v, err := c.Node.Version(cmd.Context(), &longshorev1.VersionRequest{})
 				if err != nil {
 					return err
 				}
-				t := base.Facts{W: a.Stdout}
-				for _, name := range resp.GetUpgraded() {
-					t.Line("upgraded  %s", name)
-				}
-				addProcesses(&t, resp.GetProcesses())
-				i := slices.IndexFunc(resp.GetProcesses(), func(p *longshorev1.NodeProcess) bool { return p.GetName() == "agent" && p.GetState() == replaced })
-				if t.Err == nil && i >= 0 {
-					t.Line("The agent is another program than %s: restart it, for example by systemctl restart longshore.", resp.GetProcesses()[i].GetPath())
-				}
+				addProcesses(&t, v.GetProcesses())
 				return t.Err
 			})
 		},
 	}
 }
+
+// processKinds bounds the upgrades of one call: one for each kind of process.
+const processKinds = 4
+
+// upgradeNext has the next process become the installed program, and waits for it if that is the agent.
+func upgradeNext(ctx context.Context, c *base.Client) ([]string, error) {
+	before, err := c.Node.Version(ctx, &longshorev1.VersionRequest{})
+	if err != nil {
+		return nil, err
+	}
+	resp, err := c.Node.Upgrade(ctx, &longshorev1.UpgradeRequest{})
+	if err != nil || !slices.Contains(resp.GetUpgraded(), AgentCommand) {
+		return resp.GetUpgraded(), err
+	}
+	ctx, cancel := context.WithTimeout(ctx, agentPatience)
+	defer cancel()
+	tick := time.NewTicker(agentTick)
+	defer tick.Stop()
+	for {
+		v, err := c.Node.Version(ctx, &longshorev1.VersionRequest{}, grpc.WaitForReady(true))
+		if err == nil && !v.GetStarted().AsTime().Equal(before.GetStarted().AsTime()) {
+			if v.GetUpgradeFailure() != "" {
+				return nil, fmt.Errorf("the installed agent did not start, and its predecessor continues: %s", v.GetUpgradeFailure())
+			}
+			return resp.GetUpgraded(), nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("the agent does not answer after its upgrade: see its log: %w", errors.Join(err, ctx.Err()))
+		case <-tick.C:
+		}
+	}
+}
+
+// agentPatience is the time for the next agent to answer, and agentTick the time between two questions.
+const (
+	agentPatience = 2 * time.Minute
+	agentTick     = 20 * time.Millisecond
+)
 
 // addProcesses prints the node's own processes.
 func addProcesses(t *base.Facts, list []*longshorev1.NodeProcess) {

@@ -26,6 +26,7 @@ import (
 
 	"github.com/longshore/longshore/internal/connlimit"
 	"github.com/longshore/longshore/internal/face"
+	"github.com/longshore/longshore/internal/handover"
 )
 
 // Backend runs a client's request. Each call ends with its context, which ends when the client has
@@ -101,7 +102,9 @@ func (s *Server) Open(ctx context.Context) error {
 	if s.listener != nil {
 		return nil
 	}
-	l, err := new(net.ListenConfig).Listen(ctx, "tcp", s.o.Config.Address)
+	l, err := handover.Listen(ctx, "cri streams "+s.o.Config.Address, func() (net.Listener, error) {
+		return new(net.ListenConfig).Listen(ctx, "tcp", s.o.Config.Address)
+	})
 	if err != nil {
 		return fmt.Errorf("listen on %s: %w", keyAddress, err)
 	}
