@@ -206,14 +206,28 @@ func (s *Store) describe(owner core.Owner, manifest digest.Digest) (core.Image, 
 	img.Names, img.Digests = slices.Compact(img.Names), slices.Compact(img.Digests)
 	if rec.Artifact != "" {
 		err := describeArtifact(s, rec, &img)
-		return img, err
+		return img, unlessRemoved(s, manifest, err)
 	}
 	cfg, err := s.config(rec)
 	img.Config, img.Health, img.Shell = cfg.Image, cfg.docker.Healthcheck, cfg.docker.Shell
 	img.OnBuild = cfg.docker.OnBuild
 	img.Annotations = maps.Clone(rec.Annotations)
 	img.Wasm = rec.isModule() || wasm.Compat(rec.Annotations, cfg.Config.Labels)
-	return img, err
+	return img, unlessRemoved(s, manifest, err)
+}
+
+// unlessRemoved returns the error of reading an image's files, or that there is no such image, if it was removed meanwhile:
+// a collection removes the record before the files.
+func unlessRemoved(s *Store, manifest digest.Digest, err error) error {
+	if err == nil {
+		return nil
+	}
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if s.rec.images[manifest] == nil {
+		return fmt.Errorf("image with manifest %s was removed: %w", manifest, errdefs.ErrNotFound)
+	}
+	return err
 }
 
 // imageConfig is an image's config with Docker's members besides OCI's.

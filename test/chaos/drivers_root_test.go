@@ -282,7 +282,11 @@ func (d *byNomad) output(name string) string {
 
 func (d *byNomad) exec(name, script string) (int, error) {
 	e, err := d.Driver.ExecTask(d.m.t.Context(), &nomaddriver.ExecTaskRequest{TaskId: d.task(name), Command: []string{"/bin/sh", "-c", script}, Timeout: durationpb.New(grace)})
-	return int(e.GetResult().GetExitCode()), err
+	code := int(e.GetResult().GetExitCode())
+	if code == -2 { // Nomad's plugins return it for a lost status
+		code = 255
+	}
+	return code, err
 }
 
 func (d *byNomad) stop(name string) error {
