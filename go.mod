@@ -57,7 +57,7 @@ require (
 
 require (
 	github.com/compose-spec/compose-go/v2 v2.16.2
-	github.com/container-storage-interface/spec v1.12.0
+	github.com/container-storage-interface/spec v1.13.0
 	github.com/hashicorp/memberlist v0.7.0
 	github.com/moby/moby/api v1.56.1
 	github.com/moby/moby/v2 v2.0.0-beta.24

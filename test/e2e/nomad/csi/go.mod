@@ -3,7 +3,7 @@ module github.com/longshore/longshore/test/e2e/nomad/csi
 go 1.26.8
 
 require (
-	github.com/container-storage-interface/spec v1.12.0
+	github.com/container-storage-interface/spec v1.13.0
 	golang.org/x/sys v0.50.0
 	google.golang.org/grpc v1.85.0
 )
