@@ -174,7 +174,7 @@ func newPluggable(t *testing.T) (*testNode, string) {
 }
 
 // connect plugs p in, as soon as the socket exists.
-func (p *plugin) connect(t *testing.T, socket, index string) {
+func (p *plugin) connect(t *testing.T, socket, index string, more ...stub.Option) {
 	t.Helper()
 	var conn net.Conn
 	roottest.Eventually(t, "plugins can connect", func() bool {
@@ -183,7 +183,7 @@ func (p *plugin) connect(t *testing.T, socket, index string) {
 		return err == nil
 	})
 	p.conn = conn
-	s, err := stub.New(p, stub.WithPluginName("test"), stub.WithPluginIdx(index), stub.WithConnection(conn))
+	s, err := stub.New(p, append(more, stub.WithPluginName("test"), stub.WithPluginIdx(index), stub.WithConnection(conn))...)
 	if err != nil {
 		t.Fatal(err)
 	}
