@@ -5,4 +5,4 @@ module github.com/longshore/longshore/tools/crictl
 
 go 1.26.8
 
-require sigs.k8s.io/cri-tools v1.36.0
+require sigs.k8s.io/cri-tools v1.37.0
