@@ -1,5 +1,5 @@
 // Package adjust holds the policies of every node, in a fixed order: first the devices that a
-// container asks for by name, then the policies of its owner, and last the node's restrictions
+// container asks for by name, then the node's default limits, then the policies of its owner, and last the node's restrictions
 // (seccomp, AppArmor and SELinux that the kernel lacks, capabilities and limits that the agent
 // itself does not have), which therefore have the last word.
 //
@@ -10,6 +10,7 @@ package adjust
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/containerd/errdefs"
@@ -24,6 +25,8 @@ type Options struct {
 	// CDI adds devices, before everything else; cdi.Devices implements it. With nil, a container
 	// that asks for a device is refused.
 	CDI Devices
+	// Ulimits are the default resource limits of containers. The owners' policies see them, and can change them.
+	Ulimits []specs.POSIXRlimit
 	// Owners are asked next, in this order.
 	Owners []Owned
 	// Node is what this node can give to containers. The zero Node can give nothing: use
@@ -49,7 +52,7 @@ type Devices interface {
 
 // Policies returns the engine's policies, in order.
 func Policies(o Options) []core.Policy {
-	all := []core.Policy{devices{of: o.CDI}}
+	all := []core.Policy{devices{of: o.CDI}, ulimits{of: o.Ulimits}}
 	for _, own := range o.Owners {
 		all = append(all, own)
 	}
@@ -100,6 +103,24 @@ func (o Owned) Before(ctx context.Context, op *core.Operation) (after func(error
 		return nil, nil
 	}
 	return o.Policy.Before(ctx, op)
+}
+
+// ulimits adds the node's default resource limits. Processes of an exec have those of their container's spec.
+type ulimits struct {
+	core.Permit
+	of []specs.POSIXRlimit
+}
+
+func (u ulimits) AdjustContainer(_ context.Context, _ *core.Sandbox, _ *core.Container, spec *specs.Spec) error {
+	if spec.Process == nil {
+		return nil
+	}
+	for _, l := range u.of {
+		if !slices.ContainsFunc(spec.Process.Rlimits, func(o specs.POSIXRlimit) bool { return o.Type == l.Type }) {
+			spec.Process.Rlimits = append(spec.Process.Rlimits, l)
+		}
+	}
+	return nil
 }
 
 // devices adds the devices that containers ask for.

@@ -186,3 +186,37 @@ func TestAFurtherProcessNeverRunsWithoutTheProfile(t *testing.T) {
 		})
 	}
 }
+
+// TestDefaultLimits shows that a container has the node's limits, except where its request or its owner's policy sets another
+// one, and that the node's abilities bound them.
+func TestDefaultLimits(t *testing.T) {
+	limit := func(name string, soft, hard uint64) specs.POSIXRlimit {
+		return specs.POSIXRlimit{Type: "RLIMIT_" + name, Soft: soft, Hard: hard}
+	}
+	seen := 0
+	o := adjust.Options{
+		Ulimits: []specs.POSIXRlimit{limit("NOFILE", 10, 20), limit("NPROC", 30, 40), limit("FSIZE", 5, 5000)},
+		Owners: []adjust.Owned{{core.OwnerCRI, adjuster(func(s *specs.Spec) error {
+			seen = len(s.Process.Rlimits)
+			s.Process.Rlimits[1] = limit("NPROC", 1, 2)
+			return nil
+		})}},
+		Node: ocispec.Node{Rlimits: map[string]uint64{"RLIMIT_FSIZE": 100}},
+	}
+	for owner, procs := range map[core.Owner]specs.POSIXRlimit{core.OwnerCRI: limit("NPROC", 1, 2), core.OwnerNomad: limit("NPROC", 30, 40)} {
+		spec := &specs.Spec{Process: &specs.Process{Rlimits: []specs.POSIXRlimit{limit("NOFILE", 7, 8)}}}
+		if err := adjustContainer(t, o, &core.Container{Meta: core.Meta{Owner: owner}}, spec); err != nil {
+			t.Fatal(err)
+		}
+		want := []specs.POSIXRlimit{limit("NOFILE", 7, 8), procs, limit("FSIZE", 5, 100)}
+		if got := spec.Process.Rlimits; !slices.Equal(got, want) {
+			t.Errorf("%s: %v, want %v", owner, got, want)
+		}
+	}
+	if seen != 3 {
+		t.Errorf("the owner's policy saw %d limits", seen)
+	}
+	if err := adjustContainer(t, o, &core.Container{}, &specs.Spec{}); err != nil {
+		t.Errorf("a spec without a process: %v", err)
+	}
+}

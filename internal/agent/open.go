@@ -211,13 +211,17 @@ func (n *node) openEngine(pins core.Pinner, volumes core.Volumes) error {
 	joiner := func(r scope.Records, lock scope.Lock) core.Joiner {
 		return joins.Table{Records: r, Lock: lock, Cgroups: n.cgroups, Pinner: pins}
 	}
+	limits, err := n.cfg.Engine.Rlimits()
+	if err != nil {
+		return err
+	}
 	n.users = users.New(users.Options{
 		Auto: n.cfg.Engine.Users == config.UsersAuto, First: n.cfg.Engine.UsersFirstID, Ranges: n.cfg.Engine.UsersRanges, Make: n.keeper.Namespaces, Roots: filepath.Join(n.cfg.Agent.Root, "image"),
 	})
 	n.engine, err = engine.New(engine.Options{
 		Store: n.store, Runtimes: n.runtimes.usable, Default: n.runtimes.chosen, Supervisor: n.keeper, Images: n.images, Network: n.network,
 		Pinner: pins, Cgroups: n.cgroups, Roots: roots, Volumes: volumes, Restarts: restart.Rules{}, Return: returner, Joins: joiner, Users: n.users, OOMLog: kmsg.New(kmsg.Options{Logger: n.log}),
-		Policies: adjust.Policies(adjust.Options{CDI: devices, Owners: n.owned(), Node: given, Profiles: n.profiles(given.AppArmor)}),
+		Policies: adjust.Policies(adjust.Options{CDI: devices, Ulimits: limits, Owners: n.owned(), Node: given, Profiles: n.profiles(given.AppArmor)}),
 		State:    run, Init: n.binary, Files: n.files, Observer: stages{n.metrics}, Logger: n.log, FailPoint: failPoint(os.Getenv(failPointEnv)),
 	})
 	n.solo = solo.NewNode(n.engine, n.network)

@@ -13,6 +13,7 @@ import (
 	"slices"
 
 	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/longshore/longshore/internal/control"
 	"github.com/longshore/longshore/internal/engine/users"
@@ -25,6 +26,7 @@ import (
 	"github.com/longshore/longshore/internal/image"
 	"github.com/longshore/longshore/internal/network/netconf"
 	"github.com/longshore/longshore/internal/obs"
+	"github.com/longshore/longshore/internal/ocispec"
 )
 
 // Config is everything that can be configured.
@@ -64,6 +66,8 @@ type Engine struct {
 	CgroupDriver string `toml:"cgroup_driver"`
 	// CDIDirs are the directories with the vendors' files of the Container Device Interface.
 	CDIDirs []string `toml:"cdi_dirs"`
+	// Ulimits are the resource limits of containers that ask for no other limit of the same name, as NAME=SOFT[:HARD].
+	Ulimits []string `toml:"ulimits"`
 	// GrantsPolicy is the file with the limits of programs' grants; "" limits them to the access of
 	// an ordinary container of the same request.
 	GrantsPolicy string `toml:"grants_policy"`
@@ -109,7 +113,7 @@ const (
 func Default() Config {
 	return Config{
 		Agent:    Agent{Root: "/var/lib/longshore", State: "/run/longshore", LogLevel: "info", LogFormat: "auto", BootParallel: 8},
-		Engine:   Engine{Runtime: RuntimeAuto, CgroupRoot: "/longshore", CgroupDriver: "auto", CDIDirs: []string{"/etc/cdi", "/var/run/cdi"}, Users: UsersOff, UsersFirstID: users.DefaultFirst, UsersRanges: users.DefaultRanges},
+		Engine:   Engine{Runtime: RuntimeAuto, CgroupRoot: "/longshore", CgroupDriver: "auto", CDIDirs: []string{"/etc/cdi", "/var/run/cdi"}, Ulimits: []string{}, Users: UsersOff, UsersFirstID: users.DefaultFirst, UsersRanges: users.DefaultRanges},
 		Runtimes: map[string]Runtime{"crun": {}, "runc": {}},
 		Images:   image.Default(),
 		Network:  netconf.DefaultConfig(),
@@ -178,6 +182,9 @@ func (c Config) Validate() error {
 	if !slices.Contains(CgroupDrivers(), c.Engine.CgroupDriver) {
 		bad("engine.cgroup_driver %q is none of auto, cgroupfs, systemd", c.Engine.CgroupDriver)
 	}
+	if _, err := c.Engine.Rlimits(); err != nil {
+		errs = append(errs, err)
+	}
 	if c.Engine.Users != UsersOff && c.Engine.Users != UsersAuto {
 		bad("engine.userns %q is neither off nor auto", c.Engine.Users)
 	}
@@ -200,6 +207,22 @@ func (c Config) Validate() error {
 		}
 	}
 	return errors.Join(append(errs, c.Images.Validate(), c.Network.Check(), c.Face.CRI.Validate(), c.Face.Nomad.Validate(), c.Face.Mesos.Validate(), c.Face.Swarm.Validate(), c.Face.Docker.Validate(), c.Control.Validate(), c.Metrics.Validate())...)
+}
+
+// Rlimits returns the resource limits of Ulimits.
+func (e Engine) Rlimits() ([]specs.POSIXRlimit, error) {
+	var all []specs.POSIXRlimit
+	for _, s := range e.Ulimits {
+		l, err := ocispec.Rlimit(s)
+		if err != nil {
+			return nil, fmt.Errorf("engine.ulimits: %w", err)
+		}
+		if slices.ContainsFunc(all, func(o specs.POSIXRlimit) bool { return o.Type == l.Type }) {
+			return nil, fmt.Errorf("engine.ulimits: %q is the second limit of that name: %w", s, errdefs.ErrInvalidArgument)
+		}
+		all = append(all, l)
+	}
+	return all, nil
 }
 
 // CheckFiles returns everything that is wrong with the files that c names, by reading those that

@@ -118,12 +118,13 @@ func TestConfDIsReadInOrderOverTheMainFile(t *testing.T) {
 func TestValidateTellsEverything(t *testing.T) {
 	cfg := Default()
 	cfg.Agent.Root, cfg.Agent.LogLevel, cfg.Engine.Runtime, cfg.Engine.CgroupDriver = "here", "loud", "kata", "none"
+	cfg.Engine.Ulimits = []string{"nofile=5:6", "nofile=7"}
 	cfg.Metrics.Listen = "0.0.0.0:9100"
 	err := cfg.Validate()
 	if err == nil {
 		t.Fatal("was taken")
 	}
-	for _, want := range []string{"agent.root", "agent.log_level", "engine.runtime", "engine.cgroup_driver", "metrics.cert"} {
+	for _, want := range []string{"agent.root", "agent.log_level", "engine.runtime", "engine.cgroup_driver", "metrics.cert", `engine.ulimits: "nofile=7" is the second`} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%v lacks %s", err, want)
 		}

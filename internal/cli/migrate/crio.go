@@ -189,7 +189,7 @@ var crioRules = []rule{
 		r.note(key, "no missing source is created then, whatever its path")
 	}},
 	{key: "pids_limit", usual: -1, note: "limits of a pod's processes are kubelet's podPidsLimit"},
-	{key: "default_ulimits", note: "an NRI plugin can set limits of resources"},
+	{key: "default_ulimits", to: "engine.ulimits"},
 	{key: "default_env", note: "an NRI plugin can add variables to each container"},
 	{key: "default_sysctls", note: "name kernel parameters in the pod's securityContext; ports below 1024 and ping need none here"},
 	{key: "default_capabilities", note: "an unprivileged container gets the capabilities of containerd's and docker's default; add or drop them in the pod's securityContext"},

@@ -203,14 +203,14 @@ func shmSize(o object) int64 {
 	return 0
 }
 
-// ulimits returns the resource limits of the request. Those of another owner's container are the spec's.
+// ulimits returns the resource limits of the request and of the node's configuration.
 func ulimits(o object) []*dockertypes.Ulimit {
 	list := []*dockertypes.Ulimit{}
 	asked := o.object("shown").texts("ulimits")
 	for _, l := range o.objects("spec", "process", "rlimits") {
 		name := strings.ToLower(strings.TrimPrefix(l.text("type"), "RLIMIT_"))
-		if o.has("shown") && !slices.ContainsFunc(asked, func(s string) bool { return strings.HasPrefix(s, name+"=") }) {
-			continue // every container has it
+		if name == "core" && o.has("shown") && !slices.ContainsFunc(asked, func(s string) bool { return strings.HasPrefix(s, name+"=") }) {
+			continue // every container has this one
 		}
 		list = append(list, &dockertypes.Ulimit{Name: name, Soft: limit(l.at("soft")), Hard: limit(l.at("hard"))})
 	}
