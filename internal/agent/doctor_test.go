@@ -7,6 +7,7 @@ import (
 
 	"github.com/longshore/longshore/internal/connlimit"
 	"github.com/longshore/longshore/internal/control"
+	"github.com/longshore/longshore/internal/ocispec"
 )
 
 func TestDoctorTellsOfConnectionsNearTheirLimit(t *testing.T) {
@@ -18,6 +19,21 @@ func TestDoctorTellsOfConnectionsNearTheirLimit(t *testing.T) {
 	}
 	f := connectionFinding([]connlimit.Usage{quiet, tight}, now)
 	if f.Status != control.FindingWarn || !strings.Contains(f.Detail, "cri 3 of 10 open; 7 idle") || !strings.Contains(f.Hint, "face.cri.max_connections") || strings.Contains(f.Hint, "nomad") {
+		t.Errorf("%+v", f)
+	}
+}
+
+// TestDoctorNamesTheKernelsConfinement: a kernel without AppArmor and SELinux has seccomp, and no advice.
+func TestDoctorNamesTheKernelsConfinement(t *testing.T) {
+	given, err := ocispec.ReadNode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !given.Seccomp || given.AppArmor || given.SELinux {
+		t.Skip("this kernel has others")
+	}
+	f := confinementFinding(t.Context(), true)
+	if f.Status != control.FindingOK || !strings.HasPrefix(f.Detail, "containers are confined by seccomp") || strings.Contains(f.Detail, "SELinux") || strings.Contains(f.Detail, "AppArmor") {
 		t.Errorf("%+v", f)
 	}
 }

@@ -28,8 +28,9 @@ func (n *node) profiles(on bool) adjust.Profiles {
 	return l
 }
 
-// confinementFinding reports which parts of the kernel confine containers.
-func confinementFinding(ctx context.Context) control.Finding {
+// confinementFinding reports which parts of the kernel confine containers. labelled says that each pod has
+// SELinux labels.
+func confinementFinding(ctx context.Context, labelled bool) control.Finding {
 	given, err := ocispec.ReadNode()
 	if err != nil {
 		return fail("confinement", "", "%v", err)
@@ -38,11 +39,14 @@ func confinementFinding(ctx context.Context) control.Finding {
 	if given.Seccomp {
 		have = append(have, "seccomp")
 	}
-	if given.SELinux {
-		have = append(have, "SELinux (labels that are asked for)")
+	switch {
+	case given.SELinux && labelled:
+		have = append(have, "SELinux (all pods)")
+	case given.SELinux:
+		have = append(have, "SELinux (requested labels only; see face.cri.selinux)")
 	}
 	if v, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION); errno == 0 && v > 0 {
-		have = append(have, "Landlock (programs with grants)")
+		have = append(have, "Landlock (programs with grants, containers with levels)")
 	}
 	if given.AppArmor {
 		l := &apparmor.Loader{Name: ocispec.DefaultProfile}

@@ -224,7 +224,7 @@ func TestSELinuxSeparatesPods(t *testing.T) {
 		if got := f.levelOf("later"); got != a {
 			t.Errorf("after the agent's restart the pod's level is %s, was %s", got, a)
 		}
-		if got := n.Finding(t, "confinement"); !strings.Contains(got, "SELinux") {
+		if got := n.Finding(t, "confinement"); !strings.Contains(got, "SELinux (all pods)") {
 			t.Errorf("doctor: %s", got)
 		}
 		n.Check()
