@@ -9,6 +9,11 @@ import (
 	"github.com/longshore/longshore/internal/engine"
 )
 
+// mapsUsers reports whether a runtime can run a pod in a user namespace.
+func mapsUsers(r engine.RuntimeInfo) bool {
+	return r.Features.UserNamespaces && r.Features.IDMappedMounts
+}
+
 // handlers are the RuntimeClass handlers that work: "" is the default runtime,
 // then every runtime by its name, then the config's names.
 func handlers(cfg Config, runtimes []engine.RuntimeInfo) []*v1.RuntimeHandler {
@@ -39,7 +44,7 @@ func handlers(cfg Config, runtimes []engine.RuntimeInfo) []*v1.RuntimeHandler {
 			RecursiveReadOnlyMounts: r.Features.RecursiveReadOnly,
 			// Files in the image belong to the node's users, so a user
 			// namespace needs id-mapped mounts as well.
-			UserNamespaces:   r.Features.UserNamespaces && r.Features.IDMappedMounts,
+			UserNamespaces:   mapsUsers(r),
 			CgroupNamespaces: r.Features.CgroupNamespaces && !cfg.ofWasm(name) && name != core.GrantHandler,
 		}})
 	}

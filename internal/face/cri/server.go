@@ -102,6 +102,11 @@ func (s *server) Status(ctx context.Context, req *v1.StatusRequest) (*v1.StatusR
 			SupplementalGroupsPolicy: true, MountOptions: true, CgroupMountMode: s.writable() == nil, SeccompProfileOci: s.profiles != nil,
 		},
 	}
+	for _, r := range runtimes {
+		if r.Default {
+			resp.Features.UserNamespacesHostNetwork = mapsUsers(r)
+		}
+	}
 	if req.GetVerbose() {
 		if netErr != nil {
 			network.Ready, network.Reason = false, netErr.Error()

@@ -301,6 +301,9 @@ func annotations(req *v1.CreateContainerRequest, sb *core.Sandbox) map[string]st
 // children.
 func (a containerAsk) mounts(s *specs.Spec) error {
 	s.Mounts = ocispec.DefaultMounts(a.req.GetConfig().GetLinux().GetSecurityContext().GetPrivileged())
+	if sb := a.sandbox.Config; sb.Namespaces.Net.Mode == core.Host && len(sb.UIDs) > 0 {
+		ocispec.ShowNodeSys(s)
+	}
 	a.writeCgroups(s)
 	var asked []specs.Mount
 	for _, m := range a.req.GetConfig().GetMounts() {

@@ -136,9 +136,6 @@ func sandboxUsers(u *v1.UserNamespace, sb *core.SandboxConfig) error {
 	default:
 		return invalid.Errorf("sandbox: user namespace mode %s", u.GetMode())
 	}
-	if sb.Namespaces.Net.Mode == core.Host {
-		return invalid.Errorf("sandbox: a user namespace with the node's network")
-	}
 	for _, m := range []struct {
 		name string
 		from []*v1.IDMapping

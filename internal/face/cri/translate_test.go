@@ -124,7 +124,7 @@ func TestNamespaceModes(t *testing.T) {
 		"root is not mapped":       {&v1.NamespaceOption{UsernsOptions: &v1.UserNamespace{Uids: []*v1.IDMapping{{ContainerId: 1, HostId: 1, Length: 9}}, Gids: ids}}, core.Namespaces{}, true},
 		"empty mapping":            {&v1.NamespaceOption{UsernsOptions: &v1.UserNamespace{Uids: []*v1.IDMapping{{}}, Gids: ids}}, core.Namespaces{}, true},
 		"mapping past the end":     {&v1.NamespaceOption{UsernsOptions: &v1.UserNamespace{Uids: []*v1.IDMapping{{HostId: 9, Length: math.MaxUint32}}, Gids: ids}}, core.Namespaces{}, true},
-		"users on the node's net":  {&v1.NamespaceOption{Network: v1.NamespaceMode_NODE, UsernsOptions: &v1.UserNamespace{Uids: ids, Gids: ids}}, core.Namespaces{}, true},
+		"users on the node's net":  {&v1.NamespaceOption{Network: v1.NamespaceMode_NODE, UsernsOptions: &v1.UserNamespace{Uids: ids, Gids: ids}}, core.Namespaces{Net: ns(core.Host), UTS: ns(core.Host), IPC: ns(core.Shared), PID: ns(core.Shared), User: ns(core.Shared)}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := sandboxConfig(DefaultConfig(), podRequest(withNamespaces(tt.o), func(c *v1.PodSandboxConfig) {

@@ -135,23 +135,12 @@ func (a Task) mounts(s *specs.Spec) error {
 	all = append(all, own...)
 	ocispec.AddMounts(s, all)
 	if mode := a.network(); a.Conf.Users && (mode == netGroup || mode == netTask) {
-		a.shownSys(s)
+		ocispec.ShowNodeSys(s)
 	}
 	if a.Conf.ShmBytes > 0 {
 		s.Mounts = ocispec.AddMount(s.Mounts, tmpfs("/dev/shm", a.Conf.ShmBytes, 0o1777, "nosuid", "nodev", "noexec"))
 	}
 	return nil
-}
-
-// shownSys has the node's /sys in place of one of the task's own, which only the
-// owner of its network namespace may mount: that is Nomad's, and was made outside
-// of the task's user namespace.
-func (a Task) shownSys(s *specs.Spec) {
-	for i, m := range s.Mounts {
-		if m.Type == "sysfs" {
-			s.Mounts[i] = specs.Mount{Destination: m.Destination, Type: "bind", Source: "/sys", Options: []string{"rbind", "rprivate", "nosuid", "noexec", "nodev", "ro"}}
-		}
-	}
 }
 
 // envDir returns a directory's path in the task's environment.
