@@ -155,7 +155,7 @@ critest() { # directory
   {
     echo '#!/bin/bash'
     printf 'export CRITEST=/longshore/critest/critest CACHE=/longshore/critest/images FOCUS=%q SKIP=%q PARALLEL=%q KEEP=1\n' "${FOCUS:-}" "${SKIP:-}" "${PARALLEL:-2}"
-    echo './run.sh || { echo "--- FAIL: critest"; tail -n 300 /tmp/e2e-cri-*/critest-1.log; exit 1; }; echo "--- PASS: critest"'
+    echo 'timeout "${LONGSHORE_VM_TEST_TIMEOUT:-20m}" ./run.sh || { echo "--- FAIL: critest"; tail -n 300 /tmp/e2e-cri-*/critest-1.log; exit 1; }; echo "--- PASS: critest"'
   } >"$1/src/test/e2e/cri/cri.test"
   chmod 755 "$1/src/test/e2e/cri/cri.test"
 }
