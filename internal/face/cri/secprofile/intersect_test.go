@@ -32,7 +32,7 @@ var values = []uint64{0, 1, 2, 3, 4, 8, 40, 41, 0x10000000, 0x7E020000, 0x20008,
 const calls, few = 500, 3
 
 // compare compares an intersection with the two filters that the kernel would apply one after the other.
-func compare(t *testing.T, base, with *specs.LinuxSeccomp, exact bool) {
+func compare(t *testing.T, base, with *specs.LinuxSeccomp, numbers uint32, exact bool) {
 	t.Helper()
 	got, err := secprofile.Intersect(base, with)
 	if err != nil {
@@ -42,10 +42,6 @@ func compare(t *testing.T, base, with *specs.LinuxSeccomp, exact bool) {
 		return
 	}
 	a, b, both := compiled(t, base), compiled(t, with), compiled(t, got)
-	numbers := uint32(few)
-	if exact {
-		numbers = calls
-	}
 	for nr := range numbers {
 		for _, x := range values {
 			for _, y := range []uint64{0, 2, 40} {
@@ -91,8 +87,8 @@ func random(r *rand.Rand) *specs.LinuxSeccomp {
 // TestIntersectionsOnlyTighten compares intersections of random profiles with both profiles.
 func TestIntersectionsOnlyTighten(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
-	for range 1500 {
-		compare(t, random(r), random(r), false)
+	for range 500 {
+		compare(t, random(r), random(r), few, false)
 	}
 }
 
@@ -124,8 +120,8 @@ func TestIntersectionsWithTheDefault(t *testing.T) {
 		}}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			compare(t, usual, with, true)
-			compare(t, with, usual, true)
+			compare(t, usual, with, calls, true)
+			compare(t, with, usual, calls, true)
 		})
 	}
 }
@@ -210,7 +206,7 @@ func FuzzCheck(f *testing.F) {
 func TestPairsOfConditions(t *testing.T) {
 	var all []specs.LinuxSeccompArg
 	for _, op := range []specs.LinuxSeccompOperator{specs.OpEqualTo, specs.OpNotEqual, specs.OpLessThan, specs.OpLessEqual, specs.OpGreaterThan, specs.OpGreaterEqual, specs.OpMaskedEqual} {
-		for _, v := range []uint64{0, 1, 2, 3, 40, math.MaxUint64} {
+		for _, v := range []uint64{0, 1, 2, 40, math.MaxUint64} {
 			arg := specs.LinuxSeccompArg{Op: op, Value: v}
 			if op == specs.OpMaskedEqual {
 				arg.ValueTwo = v & 2
@@ -230,7 +226,7 @@ func TestPairsOfConditions(t *testing.T) {
 				if err != nil {
 					refused++
 				}
-				compare(t, permit, with, err == nil)
+				compare(t, permit, with, few, err == nil)
 			}
 		}
 	}
