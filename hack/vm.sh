@@ -105,6 +105,7 @@ collect() { # directory, package…
   case " $* " in *' test/e2e/cri '*) critest "$dir" ;; esac
   case " $* " in *' test/e2e/nomad '*) [ -z "${NOMAD:-}" ] || install "$NOMAD" "$dir/bin/nomad" ;; esac
   case " $* " in *' test/e2e/swarm '* | *' test/e2e/swarmkit '*) dockerd "$dir" ;; esac
+  case " $* " in *' test/e2e/cluster '*) cp --parents contrib/grants/*.yaml "$dir/src/" ;; esac
   case " $* " in *' test/e2e/kubelet '* | *' test/e2e/cluster '*)
     [ -d "${KUBE_PROGRAMS:-}" ] || { echo 'hack/vm.sh: no KUBE_PROGRAMS: the tests of Kubernetes are skipped' >&2; KUBE_PROGRAMS=; }
     GOOS=wasip1 GOARCH=wasm nice go build -ldflags='-s -w' -o "$dir/bin/wasip1" ./test/node/testdata/wasip1
