@@ -115,11 +115,6 @@ func (t *Table) Resolve(cfg *core.SandboxConfig, runtime string, f core.RuntimeF
 		u.Chosen = true
 	}
 	cfg.Namespaces.User = core.Namespace{Mode: core.Shared}
-	const groups = "net.ipv4.ping_group_range"
-	if cfg.Sysctls[groups] == sysctl.AnyUser()[groups] { // a group outside of the namespace is an error
-		cfg.Sysctls = maps.Clone(cfg.Sysctls)
-		cfg.Sysctls[groups] = fmt.Sprintf("0 %d", core.UserIDs-1)
-	}
 	return nil
 }
 
@@ -218,6 +213,12 @@ func (t *Table) Take(tx core.Tx, cfg *core.SandboxConfig) error {
 	}
 	first += uint32(i) * core.UserIDs
 	cfg.UIDs, cfg.GIDs = core.UserRange(first), core.UserRange(first)
+	const groups = "net.ipv4.ping_group_range"
+	if cfg.Sysctls[groups] == sysctl.AnyUser()[groups] {
+		// The agent writes it, so its groups are those of the node.
+		cfg.Sysctls = maps.Clone(cfg.Sysctls)
+		cfg.Sysctls[groups] = fmt.Sprintf("%d %d", first, first+core.UserIDs-1)
+	}
 	return nil
 }
 

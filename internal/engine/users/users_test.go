@@ -52,7 +52,7 @@ func node(t *testing.T, tab *Table) *enginetest.Node {
 
 func sandbox(key string, change func(*core.SandboxConfig)) core.SandboxConfig {
 	shared := core.Namespace{Mode: core.Shared}
-	cfg := core.SandboxConfig{Key: core.Key(key), Namespaces: core.Namespaces{Net: shared, IPC: shared, UTS: shared}}
+	cfg := core.SandboxConfig{Key: core.Key(key), Namespaces: core.Namespaces{Net: shared, IPC: shared, UTS: shared}, Sysctls: sysctl.AnyUser()}
 	if change != nil {
 		change(&cfg)
 	}
@@ -75,6 +75,9 @@ func TestRangesAreNotShared(t *testing.T) {
 			return
 		}
 		c := sb.Config
+		if want := fmt.Sprint(c.UIDs[0].HostID, " ", c.UIDs[0].HostID+core.UserIDs-1); c.Sysctls["net.ipv4.ping_group_range"] != want {
+			t.Errorf("%s: %v, want %s", key, c.Sysctls, want)
+		}
 		mu.Lock()
 		defer mu.Unlock()
 		if len(c.UIDs) != 1 || len(c.GIDs) != 1 || c.UIDs[0] != c.GIDs[0] || c.UIDs[0].Size != core.UserIDs || c.UIDs[0].ContainerID != 0 || (c.UIDs[0].HostID-first)%core.UserIDs != 0 {
@@ -177,16 +180,12 @@ func TestTheNodeChooses(t *testing.T) {
 		"a path without owners": {func(c *core.SandboxConfig) { c.Users.Paths = []string{"/good", "/bad/a"} }, "/bad/a"},
 	} {
 		cfg := sandbox("k", c.change)
-		cfg.Sysctls = sysctl.AnyUser()
 		if err := table(true, 65536, 1).Resolve(&cfg, "native", could); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 		u := cfg.Users
 		if u.Chosen != (c.want == "") || !strings.Contains(u.Host, c.want) || u.Chosen != (u.Host == "") || u.Chosen != (cfg.Namespaces.User.Mode == core.Shared) {
 			t.Errorf("%s: %+v, want %q", name, u, c.want)
-		}
-		if narrow := cfg.Sysctls["net.ipv4.ping_group_range"] == "0 65535"; narrow != u.Chosen {
-			t.Errorf("%s: %v", name, cfg.Sysctls)
 		}
 	}
 	cfg := sandbox("k", nil)
