@@ -29,11 +29,11 @@ func (r *Roots) mountMapped(ctx context.Context, target string, m core.Mount) (e
 	if base == "" {
 		return fmt.Errorf("overlay: no directory contains all layers: %w", errdefs.ErrInvalidArgument)
 	}
-	users, err := r.users(ctx, mappings(m.UIDs), mappings(m.GIDs), specs.UserNamespace)
+	users, err := r.users.open(ctx, m.UIDs, m.GIDs)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = users[0].Close() }()
+	defer func() { _ = users.Close() }()
 	tree, err := unix.OpenTree(unix.AT_FDCWD, base, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
 	if err != nil {
 		return fmt.Errorf("copy the mount of %s: %w", base, classify(err))
@@ -41,7 +41,7 @@ func (r *Roots) mountMapped(ctx context.Context, target string, m core.Mount) (e
 	defer func() { _ = unix.Close(tree) }()
 	// Private, because a copy of a shared mount is its peer: the overlay on top of it
 	// would propagate and cover the layers themselves, for everybody.
-	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP | unix.MOUNT_ATTR_RDONLY, Propagation: unix.MS_PRIVATE, Userns_fd: uint64(users[0].Fd())}
+	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP | unix.MOUNT_ATTR_RDONLY, Propagation: unix.MS_PRIVATE, Userns_fd: uint64(users.Fd())}
 	if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH, &attr); err != nil {
 		return fmt.Errorf("map the owners of %s (its file system may not support it): %w", base, notDone(err))
 	}

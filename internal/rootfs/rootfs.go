@@ -36,7 +36,7 @@ type Options struct {
 // Roots implements core.Roots on this machine.
 type Roots struct {
 	log   *slog.Logger
-	users func(ctx context.Context, uids, gids []specs.LinuxIDMapping, kinds ...specs.LinuxNamespaceType) ([]*os.File, error)
+	users *namespaces // nil if owners cannot be mapped
 }
 
 var _ core.Roots = (*Roots)(nil)
@@ -46,7 +46,11 @@ func New(o Options) *Roots {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
-	return &Roots{log: o.Logger, users: o.Users}
+	r := &Roots{log: o.Logger}
+	if o.Users != nil {
+		r.users = &namespaces{make: o.Users}
+	}
+	return r
 }
 
 // Mount makes the directory target, with mode 0700, and stacks mounts on it in order.

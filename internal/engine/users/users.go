@@ -47,7 +47,8 @@ type Table struct {
 	o     Options
 	try   func(p string, all bool) error // Mappable
 	trial func() (*os.File, error)       // a user namespace to try file systems with; made once
-	roots func() error                   // whether containers' roots can be in a user namespace; tried once
+	tried tried
+	roots func() error // whether containers' roots can be in a user namespace; tried once
 }
 
 var _ core.UserTable = (*Table)(nil)
@@ -287,8 +288,61 @@ func ofKernel(p string) bool {
 	return unix.Statfs(p, &st) == nil && slices.Contains([]int64{unix.SYSFS_MAGIC, unix.PROC_SUPER_MAGIC, unix.CGROUP_SUPER_MAGIC, unix.CGROUP2_SUPER_MAGIC}, st.Type)
 }
 
+// tried remembers the mounts whose owners can be mapped: closing a mount that was made to try takes the kernel's
+// lock of all mounts, and a container's files in /etc are on the same one each time.
+type tried struct {
+	mu     sync.Mutex // guards mounts
+	mounts map[mountID]bool
+}
+
+// mountID is a mount of a file system. The kernel uses the number of a removed mount again.
+type mountID struct{ mount, major, minor uint64 }
+
+// maxTried bounds the mounts that are remembered.
+const maxTried = 1024
+
+// mountOf returns the mount of the file at p, and whether other mounts may be below it.
+func mountOf(p string) (id mountID, dir bool, err error) {
+	var st unix.Statx_t
+	if err := unix.Statx(unix.AT_FDCWD, p, 0, unix.STATX_TYPE|unix.STATX_MNT_ID, &st); err != nil {
+		return id, false, fmt.Errorf("open %s: %w", p, err)
+	}
+	return mountID{st.Mnt_id, uint64(st.Dev_major), uint64(st.Dev_minor)}, st.Mode&unix.S_IFMT == unix.S_IFDIR, nil
+}
+
+func (t *tried) known(id mountID) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.mounts[id]
+}
+
+func (t *tried) add(id mountID) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.mounts) >= maxTried || t.mounts == nil {
+		t.mounts = map[mountID]bool{}
+	}
+	t.mounts[id] = true
+}
+
 // Mappable returns an error if the owners of the files at p cannot be mapped; with all also those of the mounts below it.
 func (t *Table) Mappable(p string, all bool) error {
+	id, dir, err := mountOf(p)
+	if err != nil {
+		return err
+	}
+	if all = all && dir; !all && t.tried.known(id) {
+		return nil
+	}
+	if err := t.mappable(p, all); err != nil {
+		return err
+	}
+	t.tried.add(id)
+	return nil
+}
+
+// mappable tries to map the owners of a copy of the mount at p.
+func (t *Table) mappable(p string, all bool) error {
 	trial, err := t.trial()
 	if err != nil {
 		return err
