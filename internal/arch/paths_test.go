@@ -55,7 +55,8 @@ var allowedByName = map[string]string{
 	"internal/face/cri/secprofile/store.go:Remove":          ownFiles,
 	"internal/engine/boot/boot.go:mount":                    ownFiles, // bundles, and roots that nothing runs in
 	"internal/engine/networks/attach.go:replace":            kernels,  // what beneath.Open has opened, in /proc/self/fd
-	"internal/engine/users/users.go:Mappable":               ownFiles + ", or any path: the copy of its mount is only tried, and nothing opens files of it",
+	"internal/engine/users/users.go:mappable":               ownFiles + ", or any path: the copy of its mount is only tried, and nothing opens files of it",
+	"internal/engine/users/users.go:mountOf":                ownFiles + ", or any path: the copy of its mount is only tried, and nothing opens files of it",
 	"internal/engine/users/users.go:ofKernel":               ownFiles + ", or any path: only its file system is asked for",
 	"internal/inroot/inroot.go:inMounts":                    ownFiles,
 	"internal/inroot/inroot.go:mountIn":                     byDir,

@@ -288,7 +288,7 @@ func ofKernel(p string) bool {
 	return unix.Statfs(p, &st) == nil && slices.Contains([]int64{unix.SYSFS_MAGIC, unix.PROC_SUPER_MAGIC, unix.CGROUP_SUPER_MAGIC, unix.CGROUP2_SUPER_MAGIC}, st.Type)
 }
 
-// tried remembers the mounts whose owners can be mapped: closing a mount that was made to try takes the kernel's
+// tried has mounts with owners that the kernel can map: closing a mount that was made to try takes the kernel's
 // lock of all mounts, and a container's files in /etc are on the same one each time.
 type tried struct {
 	mu     sync.Mutex // guards mounts
@@ -298,7 +298,7 @@ type tried struct {
 // mountID is a mount of a file system. The kernel uses the number of a removed mount again.
 type mountID struct{ mount, major, minor uint64 }
 
-// maxTried bounds the mounts that are remembered.
+// maxTried is the limit of the mounts in it.
 const maxTried = 1024
 
 // mountOf returns the mount of the file at p, and whether other mounts may be below it.
