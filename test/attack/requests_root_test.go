@@ -19,12 +19,12 @@ func requestAttempts() []attempt {
 		{name: "pull: the registry that the policy rejects", actor: jobAuthor, run: func(t *testing.T, w *world) result { return w.pullBanned(t, "127.0.0.1:", "") }},
 		{name: "container: AppArmor of an unknown type", actor: jobAuthor, weak: weaken.EnumValues, run: func(t *testing.T, w *world) result {
 			return w.unknownEnum(t, func(_ *runtimeapi.PodSandboxConfig, c *runtimeapi.ContainerConfig) {
-				c.Linux.SecurityContext.Apparmor = &runtimeapi.SecurityProfile{ProfileType: 3}
+				c.Linux.SecurityContext.Apparmor = &runtimeapi.SecurityProfile{ProfileType: 9}
 			})
 		}},
 		{name: "pod: seccomp of an unknown type", actor: jobAuthor, weak: weaken.EnumValues, run: func(t *testing.T, w *world) result {
 			return w.unknownEnum(t, func(p *runtimeapi.PodSandboxConfig, _ *runtimeapi.ContainerConfig) {
-				p.Linux.SecurityContext.Seccomp = &runtimeapi.SecurityProfile{ProfileType: 3}
+				p.Linux.SecurityContext.Seccomp = &runtimeapi.SecurityProfile{ProfileType: 9}
 			})
 		}},
 	}
