@@ -85,7 +85,6 @@ func (p *nextProgram) choose(ctx context.Context, path string) error {
 	ctx, cancel := context.WithTimeout(ctx, tryPatience)
 	defer cancel()
 	cmd := subprocess.Command(ctx, path, p.check...)
-	cmd.Dir = "/"
 	out := &subprocess.Head{Max: 4096}
 	cmd.Stderr = out
 	if err := subprocess.Run(ctx, cmd); err != nil {
@@ -103,11 +102,12 @@ func (p *nextProgram) choose(ctx context.Context, path string) error {
 }
 
 // execute executes the next program if the agent has stopped for one, or the program before if this one could not start. It
-// returns err if there is neither.
+// returns err if there is neither, or if ctx has ended.
 func (p *nextProgram) execute(ctx context.Context, log *slog.Logger, err error) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
+	case ctx.Err() != nil: // somebody stops the agent
 	case p.chosen != "" && err == nil:
 		before, oerr := handover.Program()
 		if oerr != nil {

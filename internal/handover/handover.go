@@ -107,7 +107,7 @@ func duplicate(fd int, key string) (net.Listener, error) {
 func (p Passed) Again(err error) Passed {
 	back := Passed{Sockets: map[string]int{}, Failure: err.Error()}
 	for key, fd := range p.Sockets {
-		if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETFD, 0); err == nil { // an unknown descriptor may be the reason of err
+		if _, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err == nil { // an unknown descriptor may be the reason of err
 			back.Sockets[key] = fd
 		}
 	}
@@ -207,8 +207,8 @@ func (s *Sockets) Add(key string, l net.Listener) {
 	s.open[key] = l
 }
 
-// Pass returns descriptors of the open sockets that a program which is executed inherits. Sockets that have been closed
-// are left out. The caller executes the program, or closes them.
+// Pass returns descriptors of the open sockets for Execute, without those that have been closed. Other programs that start
+// meanwhile do not inherit them. The caller executes the next program, or closes them with undo.
 func (s *Sockets) Pass() (fds map[string]int, undo func()) {
 	fds = map[string]int{}
 	undo = func() {
@@ -231,7 +231,7 @@ func (s *Sockets) Pass() (fds map[string]int, undo func()) {
 			continue
 		}
 		_ = raw.Control(func(fd uintptr) {
-			if n, err := unix.FcntlInt(fd, unix.F_DUPFD, firstPassed); err == nil {
+			if n, err := unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, firstPassed); err == nil {
 				fds[key] = n
 			}
 		})
@@ -248,7 +248,22 @@ func Execute(path string, args, env []string, p Passed) error {
 	if err != nil {
 		return err
 	}
-	return unix.Exec(path, args, append(without(env, Variable), Variable+"="+string(value)))
+	syscall.ForkLock.Lock() // no other program that starts now may inherit them
+	defer syscall.ForkLock.Unlock()
+	p.inherit(0)
+	err = unix.Exec(path, args, append(without(env, Variable), Variable+"="+string(value)))
+	p.inherit(unix.FD_CLOEXEC)
+	return err
+}
+
+// inherit sets the flags of all descriptors.
+func (p Passed) inherit(flags int) {
+	for _, fd := range p.Sockets {
+		_, _ = unix.FcntlInt(uintptr(fd), unix.F_SETFD, flags)
+	}
+	if p.Before > 0 {
+		_, _ = unix.FcntlInt(uintptr(p.Before), unix.F_SETFD, flags)
+	}
 }
 
 // without returns env without a variable.
@@ -261,20 +276,20 @@ func without(env []string, name string) (rest []string) {
 	return rest
 }
 
-// Program opens the program of this process for an Execute of the next one, by its path below /proc. The next program
-// inherits the descriptor.
+// Program opens the program of this process, for Passed.Before.
 func Program() (fd int, err error) {
 	f, err := os.Open("/proc/self/exe")
 	if err != nil {
 		return 0, err
 	}
 	defer func() { _ = f.Close() }()
-	return unix.FcntlInt(f.Fd(), unix.F_DUPFD, firstPassed)
+	return unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, firstPassed)
 }
 
 // Reap waits for the children of the program before, so that none stays as a zombie. It returns at once.
 func Reap() {
-	f, err := os.Open("/proc/thread-self/children")
+	// After an execution they are children of the first thread.
+	f, err := os.Open(fmt.Sprintf("/proc/self/task/%d/children", os.Getpid()))
 	if err != nil {
 		return
 	}

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/handover"
 )
@@ -160,6 +161,11 @@ func TestListen(t *testing.T) {
 		t.Fatal(err)
 	}
 	fds, _ := s.Pass()
+	for _, fd := range fds {
+		if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err != nil || flags&unix.FD_CLOEXEC == 0 {
+			t.Errorf("any program that starts now inherits the socket: %#x, %v", flags, err)
+		}
+	}
 	address := l.Addr().String()
 	_ = l.Close()
 	if more, undo := s.Pass(); len(more) > 0 {
