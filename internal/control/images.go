@@ -216,11 +216,11 @@ func (s *imageServer) TagImage(ctx context.Context, req *longshorev1.TagImageReq
 func (s *imageServer) RemoveImage(ctx context.Context, req *longshorev1.RemoveImageRequest) (*longshorev1.RemoveImageResponse, error) {
 	img, err := s.srv.own.Images.Get(ctx, req.GetName())
 	if errdefs.IsNotFound(err) {
-		if _, aerr := s.srv.all.Images.Get(ctx, req.GetName()); aerr == nil {
+		if _, aerr := s.srv.all.Images.Get(ctx, req.GetName()); aerr == nil || errdefs.IsDataLoss(aerr) {
 			return nil, fmt.Errorf("remove image %q: only another owner has it under this name: %w", req.GetName(), errdefs.ErrPermissionDenied)
 		}
 	}
-	if err != nil {
+	if err != nil && !errdefs.IsDataLoss(err) { // Get returns a damaged image too
 		return nil, err
 	}
 	if !req.GetForce() {

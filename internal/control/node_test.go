@@ -168,6 +168,20 @@ func TestStatsOfRunningContainers(t *testing.T) {
 	wantCode(t, err, codes.FailedPrecondition, "created")
 }
 
+// TestADamagedImageIsRemoved: also one that only the name in the request can name.
+func TestADamagedImageIsRemoved(t *testing.T) {
+	r := newRig(t)
+	r.create(t, &longshorev1.CreateRequest{Name: "c", Image: "busybox"})
+	r.Images.Damage(core.OwnerCLI, "busybox")
+	_, err := r.images.RemoveImage(t.Context(), &longshorev1.RemoveImageRequest{Name: "busybox"})
+	wantCode(t, err, codes.FailedPrecondition, "--force")
+	if _, err := r.images.RemoveImage(t.Context(), &longshorev1.RemoveImageRequest{Name: "busybox", Force: true}); err != nil {
+		t.Error(err)
+	}
+	_, err = r.images.RemoveImage(t.Context(), &longshorev1.RemoveImageRequest{Name: "busybox"})
+	wantCode(t, err, codes.PermissionDenied, "another owner")
+}
+
 func TestImagesAreListedWithTheirOwners(t *testing.T) {
 	r := newRig(t)
 	list, err := r.images.ListImages(t.Context(), &longshorev1.ListImagesRequest{})

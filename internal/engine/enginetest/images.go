@@ -42,6 +42,7 @@ type fakeImage struct {
 	health   *core.HealthCheck
 	shell    []string
 	files    map[string]string
+	damaged  bool // its config cannot be read
 }
 
 // malformed returns an error for names that no registry accepts.
@@ -107,6 +108,14 @@ func (s *Images) OfferAs(name string, img core.Image) {
 	s.lock.Lock()
 	defer s.lock.Unlock()
 	s.registry[fullName(name)] = &fakeImage{id: img.ID, manifest: img.Digest, config: img.Config, health: img.Health, shell: img.Shell}
+}
+
+// Damage makes Get return DataLoss for an owner's image, together with the image without its config.
+func (s *Images) Damage(owner core.Owner, ref string) {
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	img := s.find(owner, ref)
+	img.damaged, img.config = true, ocispec.Image{}
 }
 
 // name gives an image to an owner. Preconditions: lock is held.
@@ -207,6 +216,9 @@ func (s *Images) Get(ctx context.Context, owner core.Owner, ref string) (core.Im
 	img := s.find(owner, ref)
 	if img == nil {
 		return core.Image{}, fmt.Errorf("image %s: %w", ref, errdefs.ErrNotFound)
+	}
+	if img.damaged {
+		return s.image(owner, img), fmt.Errorf("read config of image %s: %w", ref, errdefs.ErrDataLoss)
 	}
 	return s.image(owner, img), nil
 }

@@ -108,7 +108,7 @@ func (s *server) RemoveImage(ctx context.Context, req *v1.RemoveImageRequest) (*
 		return nil, invalid.Errorf("remove image: no image")
 	}
 	i, err := s.engine.Images.Get(ctx, ref)
-	if err == nil {
+	if err == nil || errdefs.IsDataLoss(err) { // Get returns a damaged image too
 		err = s.engine.Images.Remove(ctx, string(i.ID))
 	}
 	if gone(err) != nil {

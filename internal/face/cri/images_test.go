@@ -19,6 +19,29 @@ import (
 	"github.com/longshore/longshore/internal/face/cri/convert"
 )
 
+// TestADamagedImageIsRemoved: kubelet collects it as any other.
+func TestADamagedImageIsRemoved(t *testing.T) {
+	n := newTestNode(t)
+	for _, byID := range []bool{false, true} {
+		n.Images.Offer("example.com/app:1", imagespec.ImageConfig{User: "1000:1000"}, nil)
+		r, err := n.images.PullImage(t.Context(), &v1.PullImageRequest{Image: &v1.ImageSpec{Image: "example.com/app:1"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.Images.Damage(core.OwnerCRI, r.ImageRef)
+		req := &v1.RemoveImageRequest{Image: &v1.ImageSpec{Image: "example.com/app:1"}}
+		if byID {
+			req.Image.Image = r.ImageRef
+		}
+		if _, err := n.images.RemoveImage(t.Context(), req); err != nil {
+			t.Errorf("remove %s: %v", req.Image.Image, err)
+		}
+		if s, err := n.images.ImageStatus(t.Context(), &v1.ImageStatusRequest{Image: req.Image}); err != nil || s.Image != nil {
+			t.Errorf("after the removal: %v, %v", s, err)
+		}
+	}
+}
+
 func TestImages(t *testing.T) {
 	n := newTestNode(t)
 	ctx := t.Context()

@@ -34,6 +34,7 @@ type rig struct {
 	s     *images.Server
 	reg   *imagetest.Registry
 	store *image.Store
+	root  string // of the store
 	url   string
 
 	mu     sync.Mutex // guards events
@@ -42,7 +43,8 @@ type rig struct {
 
 func newRig(t *testing.T) *rig {
 	t.Helper()
-	store, err := image.New(image.Options{Root: t.TempDir(), InProcess: true})
+	root := t.TempDir()
+	store, err := image.New(image.Options{Root: root, InProcess: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,7 +52,7 @@ func newRig(t *testing.T) *rig {
 	n := enginetest.Fakes(t)
 	n.Options.Images = store
 	n.Start()
-	r := &rig{Node: n, t: t, reg: imagetest.NewRegistry(t), store: store}
+	r := &rig{Node: n, t: t, reg: imagetest.NewRegistry(t), store: store, root: root}
 	r.s = &images.Server{
 		Engine: n.As(core.OwnerDocker), Transfers: store, Owner: core.OwnerDocker, Driver: "overlay",
 		Publish: func(typ, action, id string, attributes map[string]string) {

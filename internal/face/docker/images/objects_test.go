@@ -9,6 +9,8 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -257,6 +259,31 @@ func TestRemoveByName(t *testing.T) {
 	r.refused(404, "DELETE", "/images/"+name, "No such image: "+name)
 	if got := r.tags(""); !slices.Equal(got, []string{other}) {
 		t.Errorf("left %q", got)
+	}
+}
+
+// TestADamagedImageIsRemoved: the file with its config is gone.
+func TestADamagedImageIsRemoved(t *testing.T) {
+	r := newRig(t)
+	for _, form := range []func(name, id string) string{
+		func(name, _ string) string { return name }, func(_, id string) string { return id }, func(_, id string) string { return id[len("sha256:"):][:12] },
+	} {
+		name, b := r.pulled("lib/app")
+		config, err := filepath.Glob(filepath.Join(r.root, "*", "blobs", "sha256", b.ID.Encoded()))
+		if err != nil || len(config) != 1 {
+			t.Fatalf("configs %q, %v", config, err)
+		}
+		if err := os.Remove(config[0]); err != nil {
+			t.Fatal(err)
+		}
+		var list []dockertypes.ImageDeletion
+		r.want(200, "DELETE", "/images/"+form(name, b.ID.String()), nil, &list)
+		if len(list) < 3 || list[2].Deleted != b.ID.String() {
+			t.Errorf("%+v", list)
+		}
+		if got := r.tags(""); got != nil {
+			t.Errorf("left %q", got)
+		}
 	}
 }
 
