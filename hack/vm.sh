@@ -102,7 +102,7 @@ collect() { # directory, package…
   case " $* " in *' test/cri '*)
     nice go build -modfile=tools/crictl/go.mod -o "$dir/bin/crictl" sigs.k8s.io/cri-tools/cmd/crictl || true ;;
   esac
-  case " $* " in *' test/e2e/cri '*) critest "$dir" ;; esac
+  case " $* " in *' test/e2e/cri '*) critest "$dir" && confines ;; esac
   case " $* " in *' test/e2e/nomad '*) [ -z "${NOMAD:-}" ] || install "$NOMAD" "$dir/bin/nomad" ;; esac
   case " $* " in *' test/e2e/swarm '* | *' test/e2e/swarmkit '*) dockerd "$dir" ;; esac
   case " $* " in *' test/e2e/cluster '*) cp --parents contrib/grants/*.yaml "$dir/src/" ;; esac
@@ -153,6 +153,9 @@ critest() { # directory
   cp -r "$images" "$1/critest/images"
   cp -r --parents test/e2e/cri "$1/src/"
   ln -s ../bin "$1/src/bin"
+  # critest loads its profiles of AppArmor by sudo; everybody is root in the guest.
+  printf '#!/bin/sh\nexec "$@"\n' >"$1/critest/sudo"
+  chmod 755 "$1/critest/sudo"
   {
     echo '#!/bin/bash'
     printf 'export CRITEST=/longshore/critest/critest CACHE=/longshore/critest/images FOCUS=%q SKIP=%q PARALLEL=%q KEEP=1\n' "${FOCUS:-}" "${SKIP:-}" "${PARALLEL:-2}"
@@ -240,11 +243,16 @@ summary() { # file of end lines, packages wanted, seconds
       exit n < want || bad > 0 }' "$1"
 }
 
+# confines adds AppArmor's parser and the policy of SELinux to the guest.
+confines() {
+  added=$cache/profiles-$(cat hack/vm/profiles.sh hack/vm/apt.sh test/node/testdata/selinux/policy.conf | sha256sum | cut -c1-12).tar
+  [ -e "$added" ] || hack/vm/profiles.sh "$added"
+}
+
 # profiles boots a guest for each of the two modules, with the files that a node needs for it.
 profiles() { # module, or none for both
   local added kernel module status=0
-  added=$cache/profiles-$(cat hack/vm/profiles.sh hack/vm/apt.sh test/node/testdata/selinux/policy.conf | sha256sum | cut -c1-12).tar
-  [ -e "$added" ] || hack/vm/profiles.sh "$added"
+  confines
   for module in ${1:-apparmor selinux}; do
     kernel="$module=1 security=$module"
     case $module in apparmor) export LONGSHORE_VM_RUN='^TestAppArmor' ;; *) export LONGSHORE_VM_RUN='^TestSELinux' ;; esac

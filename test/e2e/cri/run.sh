@@ -55,6 +55,7 @@ mkdir /run/lock /run/cg
 mount --rbind /sys/fs/cgroup /run/cg
 mount -t sysfs sysfs /sys
 mount --move /run/cg /sys/fs/cgroup
+[ ! -d /sys/kernel/security ] || mount -t securityfs securityfs /sys/kernel/security # AppArmor's profiles
 # The specs of mount propagation want a shared root, as on a node.
 mount --make-rshared /
 ip link set lo up
@@ -121,7 +122,7 @@ critest() {
   [ "${PARALLEL:-2}" != 1 ] || parallel=() # critest hands 1 to Go's own flag, which Ginkgo refuses
   echo "round $1, ${parallel[*]:-in series}"
   (cd "$dir" && exec "$suite" "${parallel[@]}" -runtime-endpoint unix://$sock -image-endpoint unix://$sock -nri-socket $nri ${FLAGS:-} \
-    ${HANDLER:+-runtime-handler "$HANDLER"} ${FOCUS:+-ginkgo.focus "$FOCUS"} ${SKIP:+-ginkgo.skip "$SKIP"} -report-dir "$dir/report-$1" -ginkgo.no-color) >"$log" 2>&1 || failed=1
+    ${HANDLER:+-runtime-handler "$HANDLER"} ${FOCUS:+-ginkgo.focus "$FOCUS"} ${SKIP:+-ginkgo.skip "$SKIP"} -report-dir "$dir/report-$1" -ginkgo.no-color -ginkgo.v) >"$log" 2>&1 || failed=1
   grep -E '^\s*(\[FAIL\]|\[TIMEDOUT\]|\[INTERRUPTED\]|\[PANICKED\])' "$log" | sort -u || true
   grep -oE '\[SKIPPED\] .*' "$log" | sort | uniq -c || true
   grep -E '^Ran [0-9]+ of|^(FAIL!|SUCCESS!|PASS)' "$log" || tail -n 20 "$log"

@@ -3,8 +3,12 @@ package kubelet
 import (
 	"flag"
 	"os"
+	"regexp"
 	"testing"
 )
+
+// casesEnv is a regular expression of the cases of TestStaticPods to run.
+const casesEnv = "LONGSHORE_KUBELET_CASES"
 
 // TestMain runs the cases of one kubelet side by side: most of their time is the kubelet's waiting.
 func TestMain(m *testing.M) {
@@ -20,6 +24,10 @@ func TestStaticPods(t *testing.T) { isolated(t, staticPods) }
 func staticPods(t *testing.T) {
 	// With EventedPLEG kubelet 1.37.2 starts finished init containers again without end: it does
 	// not find them in its status of the pod.
+	chosen, err := regexp.Compile(os.Getenv(casesEnv))
+	if err != nil {
+		t.Fatal(err)
+	}
 	n := start(t, options{config: map[string]any{
 		"featureGates": map[string]bool{"EventedPLEG": false},
 		// The default on cgroup v2 ends a container with its child: TestMemoryQoS.
@@ -53,6 +61,9 @@ func staticPods(t *testing.T) {
 		{"grants", grantedPods},
 		{"figures", figures},
 	} {
+		if !chosen.MatchString(c.name) {
+			continue
+		}
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			c.run(t, n)

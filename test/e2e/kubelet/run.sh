@@ -6,8 +6,8 @@
 # The kubelet is built from the Go module k8s.io/kubernetes: the first time this
 # takes many minutes and gigabytes of Go's build cache.
 #
-# Variables: RUN (a regular expression of test names), KILLS (how long the agent
-# is killed under thirty pods: 5m), CACHE (.cache/e2e-kubelet: the programs).
+# Variables: RUN (a regular expression of test names), CASES (one of the cases of TestStaticPods),
+# KILLS (how long the agent is killed under thirty pods: 5m), CACHE (.cache/e2e-kubelet: the programs).
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 top=$(cd "$here/../../.." && pwd)
@@ -26,5 +26,5 @@ go mod download 2>"$cache/download.log" || skip "the kubelet's modules cannot be
 echo 'building the kubelet'
 go build -trimpath -ldflags='-s -w' -o "$cache/" ./cmd/...
 export LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$top/bin LONGSHORE_KUBELET=$cache/kubelet LONGSHORE_SUBJECT=$cache/subject
-export LONGSHORE_TEST_PATIENCE=${LONGSHORE_TEST_PATIENCE:-4} LONGSHORE_E2E_KILLS=${KILLS:-5m}
+export LONGSHORE_TEST_PATIENCE=${LONGSHORE_TEST_PATIENCE:-4} LONGSHORE_E2E_KILLS=${KILLS:-5m} LONGSHORE_KUBELET_CASES=${CASES:-}
 go test -trimpath -count=1 -v -timeout 60m ${RUN:+-run "$RUN"} .
