@@ -77,10 +77,11 @@ func (n *node) open(ctx context.Context, open *closers) error {
 	}
 	n.spare = pin.NewSpare()
 	open.add(n.spare.Close) // after the faces have ended, because new sandboxes take from it
-	pins, err := pin.New(pin.Options{Dir: filepath.Join(run, "ns"), Make: n.keeper.Namespaces, Spare: n.spare, Logger: n.log})
+	pins, err := pin.New(pin.Options{Dir: filepath.Join(run, "ns"), Make: n.keeper.Namespaces, Spare: n.spare, Ready: true, Logger: n.log})
 	if err != nil {
 		return err
 	}
+	open.add(pins.Close)
 	volumes, err := openVolumes(filepath.Join(root, "volumes"), n.log)
 	if err != nil {
 		return err

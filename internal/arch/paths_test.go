@@ -166,6 +166,7 @@ var allowedByName = map[string]string{
 	"internal/rootfs/ownmount.go:MakeOwnMount":              ownFiles,
 	"internal/rootfs/ownmount.go:isMount":                   ownFiles,
 	"internal/rootfs/mapped.go:mountMapped":                 ownFiles,
+	"internal/rootfs/mapped.go:mountOver":                   ownFiles,
 	"internal/rootfs/filesystem.go:attach":                  ownFiles,
 	"internal/rootfs/overlay.go:mountFrom":                  ownFiles,
 	"internal/rootfs/rootfs.go:Mount":                       ownFiles,

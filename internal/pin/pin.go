@@ -33,6 +33,8 @@ type Options struct {
 	Make MakeFunc
 	// Spare, unless nil, has unused network namespaces. The caller closes it.
 	Spare *Spare
+	// Ready keeps unused user namespaces ready too, with the namespaces that they own. The caller closes Pins.
+	Ready bool
 	// Logger is slog.Default() if nil.
 	Logger *slog.Logger
 }
@@ -42,6 +44,7 @@ type Pins struct {
 	dir   string
 	make  MakeFunc
 	spare *Spare
+	users *spareUsers // nil if none are kept
 	log   *slog.Logger
 }
 
@@ -58,7 +61,19 @@ func New(o Options) (*Pins, error) {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
-	return &Pins{dir: o.Dir, make: o.Make, spare: o.Spare, log: o.Logger}, nil
+	p := &Pins{dir: o.Dir, make: o.Make, spare: o.Spare, log: o.Logger}
+	if o.Ready && o.Make != nil {
+		p.users = &spareUsers{make: o.Make}
+	}
+	return p, nil
+}
+
+// Close closes the namespaces that are kept ready. Those of sandboxes stay.
+func (p *Pins) Close() error {
+	if p.users != nil {
+		p.users.close()
+	}
+	return nil
 }
 
 // kind is one kind of namespace that can be pinned.
@@ -295,6 +310,9 @@ func (p *Pins) Unpin(_ context.Context, sandbox core.ID) error {
 	name := string(sandbox)
 	if name == "" || name != filepath.Base(name) || name[0] == '.' {
 		return fmt.Errorf("unpin namespaces: bad sandbox ID %q: %w", name, errdefs.ErrInvalidArgument)
+	}
+	if p.users != nil {
+		defer p.users.ended(sandbox)
 	}
 	dir := filepath.Join(p.dir, name)
 	entries, err := os.ReadDir(dir)

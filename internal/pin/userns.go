@@ -26,15 +26,11 @@ func (p *Pins) pinUser(ctx context.Context, req core.PinRequest, paths map[specs
 	if p.make == nil {
 		return fmt.Errorf("a user namespace: not configured: %w", errdefs.ErrNotImplemented)
 	}
-	files, err := p.make(ctx, req.UIDs, req.GIDs, req.Kinds...)
+	files, err := p.userNamespaces(ctx, req)
 	if err != nil {
 		return err
 	}
-	defer func() {
-		for _, f := range files {
-			_ = f.Close()
-		}
-	}()
+	defer closeAll(files)
 	for i, t := range req.Kinds {
 		if err := bindTo(fmt.Sprintf("/proc/self/fd/%d", files[i].Fd()), t, paths[t]); err != nil {
 			return err
@@ -51,6 +47,18 @@ func (p *Pins) pinUser(ctx context.Context, req core.PinRequest, paths map[specs
 		}
 		return setUpMapped(req)
 	})
+}
+
+// userNamespaces returns namespaces for req, in the order of its kinds: those that are ready, or new ones.
+func (p *Pins) userNamespaces(ctx context.Context, req core.PinRequest) (files []*os.File, err error) {
+	m := mappedOf(req)
+	if p.users != nil {
+		defer p.users.began(req.Sandbox, m)
+		if files = p.users.take(m); files != nil {
+			return files, nil
+		}
+	}
+	return p.make(ctx, req.UIDs, req.GIDs, req.Kinds...)
 }
 
 // setUpMapped is setUp for namespaces that belong to a user namespace: since Linux

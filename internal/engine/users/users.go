@@ -14,6 +14,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -49,6 +50,7 @@ type Table struct {
 	trial func() (*os.File, error)       // a user namespace to try file systems with; made once
 	tried tried
 	roots func() error // whether containers' roots can be in a user namespace; tried once
+	last  atomic.Int64 // the number of the range of the node's pool that was taken last, from 1; 0 is none
 }
 
 var _ core.UserTable = (*Table)(nil)
@@ -195,9 +197,9 @@ func (t *Table) Take(tx core.Tx, cfg *core.SandboxConfig) error {
 	if !cfg.Users.Own && !cfg.Users.Chosen {
 		return nil
 	}
-	first, ranges, setting := t.o.First, t.o.Ranges, "engine.userns_ranges"
+	first, ranges, last, setting := t.o.First, t.o.Ranges, int(t.last.Load())-1, "engine.userns_ranges"
 	if cfg.Users.Ranges > 0 {
-		first, ranges, setting = cfg.Users.First, cfg.Users.Ranges, "userns.ranges of Nomad's plugin"
+		first, ranges, last, setting = cfg.Users.First, cfg.Users.Ranges, -1, "userns.ranges of Nomad's plugin"
 	}
 	taken := make([]bool, ranges)
 	for sb := range tx.Sandboxes().Stored("") {
@@ -208,9 +210,12 @@ func (t *Table) Take(tx core.Tx, cfg *core.SandboxConfig) error {
 			mark(taken, first, m)
 		}
 	}
-	i := slices.Index(taken, false)
+	i := choose(taken, last)
 	if i < 0 {
 		return fmt.Errorf("all %d ranges of user ids from %d are taken: enlarge %s: %w", ranges, first, setting, errdefs.ErrUnavailable)
+	}
+	if cfg.Users.Ranges == 0 {
+		t.last.Store(int64(i) + 1)
 	}
 	first += uint32(i) * core.UserIDs
 	cfg.UIDs, cfg.GIDs = core.UserRange(first), core.UserRange(first)
@@ -221,6 +226,30 @@ func (t *Table) Take(tx core.Tx, cfg *core.SandboxConfig) error {
 		cfg.Sysctls[groups] = fmt.Sprintf("%d %d", first, first+core.UserIDs-1)
 	}
 	return nil
+}
+
+// choices is how many of the lowest free ranges sandboxes get in turn. A range is then not taken again before the namespaces for
+// it are ready, and few enough are in use that user namespaces with their mappings can be kept for mounts.
+const choices = 4
+
+// choose returns the range after last among the lowest free ones, or -1 if all are taken.
+func choose(taken []bool, last int) int {
+	lowest, n := -1, 0
+	for i, is := range taken {
+		if is {
+			continue
+		}
+		if lowest < 0 {
+			lowest = i
+		}
+		if i > last {
+			return i
+		}
+		if n++; n == choices {
+			break
+		}
+	}
+	return lowest
 }
 
 // free returns an error if a caller's own mapping, such as kubelet's, has ids that the node gave to a sandbox. Two sandboxes of one

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -275,5 +276,27 @@ func TestCheckPool(t *testing.T) {
 		if err := CheckPool(c.first, c.ranges); (err == nil) != c.ok || err != nil && !errdefs.IsInvalidArgument(err) {
 			t.Errorf("%+v: %v", c, err)
 		}
+	}
+}
+
+// TestRangesInTurn: a range that a sandbox has left is not the next sandbox's, and only the lowest ones are used.
+func TestRangesInTurn(t *testing.T) {
+	n := node(t, table(false, 65536, 64))
+	var got []uint32
+	for i := range 6 {
+		sb, err := n.As(core.OwnerCLI).CreateSandbox(t.Context(), sandbox(fmt.Sprint(i), own))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, sb.Config.UIDs[0].HostID/core.UserIDs)
+		if i == 0 {
+			continue // it keeps the first range
+		}
+		if err := n.As(core.OwnerCLI).RemoveSandbox(t.Context(), sb.ID, engine.RemoveOptions{Force: true}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if want := []uint32{1, 2, 3, 4, 5, 2}; !slices.Equal(got, want) {
+		t.Errorf("ranges %v, want %v", got, want)
 	}
 }

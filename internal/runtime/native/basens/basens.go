@@ -43,7 +43,7 @@ func name(hierarchies []string) string {
 	for _, h := range hierarchies {
 		_, _ = sum.Write([]byte(h + "\n"))
 	}
-	return fmt.Sprintf("mnt-3-%x", sum.Sum64())
+	return fmt.Sprintf("mnt-4-%x", sum.Sum64())
 }
 
 // Keep makes sure that the base namespace is pinned below dir, and returns its file. It uses an
@@ -193,13 +193,14 @@ func enter(dir string, hierarchies []string) error {
 	if err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS); err != nil {
 		return os.NewSyscallError("unshare", err)
 	}
+	// The root of a user namespace passes the tmpfs too, on the way to its own root.
 	for _, m := range []struct {
 		source, target, fstype string
 		flags                  uintptr
 		data                   string
 	}{
 		{"", "/", "", unix.MS_PRIVATE | unix.MS_REC, ""},
-		{"tmpfs", dir, "tmpfs", unix.MS_NOSUID | unix.MS_NOEXEC, "mode=700,size=64k,nr_inodes=128"},
+		{"tmpfs", dir, "tmpfs", unix.MS_NOSUID | unix.MS_NOEXEC, "mode=711,size=64k,nr_inodes=128"},
 		{"proc", dir + "/proc", "proc", unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC, ""},
 		{"", dir, "", unix.MS_REMOUNT | unix.MS_BIND | unix.MS_RDONLY | unix.MS_NOSUID | unix.MS_NOEXEC, ""},
 	} {

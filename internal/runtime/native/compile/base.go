@@ -17,6 +17,14 @@ import (
 // copies of the bind sources are taken, or if mounts must follow later changes on the
 // host.
 func (in *Input) startsFromBase() bool {
+	return in.needsNoHostMounts() && !slices.ContainsFunc(in.Spec.Linux.Namespaces, func(ns specs.LinuxNamespace) bool {
+		return ns.Type == specs.UserNamespace || ns.Type == specs.TimeNamespace
+	})
+}
+
+// needsNoHostMounts reports whether the container can be built without the host's mounts, once its root and the sources of its binds
+// are copied.
+func (in *Input) needsNoHostMounts() bool {
 	s := in.Spec
 	switch s.Linux.RootfsPropagation {
 	case "", "slave", "rslave", "private", "rprivate":
@@ -26,8 +34,6 @@ func (in *Input) startsFromBase() bool {
 	cgroupns, mnt := false, false
 	for _, ns := range s.Linux.Namespaces {
 		switch ns.Type {
-		case specs.UserNamespace, specs.TimeNamespace:
-			return false
 		case specs.MountNamespace:
 			mnt = ns.Path == ""
 		case specs.CgroupNamespace:
@@ -60,7 +66,7 @@ func (r *rootfs) enterBaseNamespace() error {
 	empty := plan.P(r.plan.String(""))
 	root, _ := r.open("open tree of the root", unix.SYS_OPEN_TREE, plan.V(unix.AT_FDCWD), plan.P(r.plan.String(r.in.Root)),
 		plan.V(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE))
-	r.makeSlave("the root", root)
+	makeSlave(r.draft, "the root", root)
 	r.sources = map[int]int{}
 	for i, m := range r.in.Spec.Mounts {
 		o := ocispec.ParseMountOptions(m.Options)
@@ -71,18 +77,23 @@ func (r *rootfs) enterBaseNamespace() error {
 		if err != nil {
 			return fmt.Errorf("mounts[%d] (%s): %w", i, m.Destination, err)
 		}
-		r.makeSlave(m.Source, src)
+		makeSlave(r.draft, m.Source, src)
 		r.sources[i] = src
 	}
 	if slices.ContainsFunc(r.in.Spec.Mounts, isCgroup) && !r.has(specs.CgroupNamespace) {
 		r.takeCgroups()
 	}
-	ns, _ := r.open("open the empty mount namespace", unix.SYS_OPENAT, plan.V(unix.AT_FDCWD), plan.P(r.plan.String(r.in.Host.BaseNamespace)), plan.V(unix.O_RDONLY|unix.O_CLOEXEC))
-	r.plan.Add("join the empty mount namespace", unix.SYS_SETNS, plan.V(ns), plan.V(unix.CLONE_NEWNS))
-	r.closeLast(ns)
-	r.plan.Add("unshare the mount namespace", unix.SYS_UNSHARE, plan.V(unix.CLONE_NEWNS))
+	copyBaseNamespace(r.draft)
 	r.plan.Add("mount the root", unix.SYS_MOVE_MOUNT, plan.V(root), empty, plan.V(unix.AT_FDCWD), plan.P(r.plan.String(basens.Root)), plan.V(unix.MOVE_MOUNT_F_EMPTY_PATH))
 	return nil
+}
+
+// copyBaseNamespace moves the process into a copy of the base namespace.
+func copyBaseNamespace(d *draft) {
+	ns, _ := d.open("open the empty mount namespace", unix.SYS_OPENAT, plan.V(unix.AT_FDCWD), plan.P(d.plan.String(d.in.Host.BaseNamespace)), plan.V(unix.O_RDONLY|unix.O_CLOEXEC))
+	d.plan.Add("join the empty mount namespace", unix.SYS_SETNS, plan.V(ns), plan.V(unix.CLONE_NEWNS))
+	d.closeLast(ns)
+	d.plan.Add("unshare the mount namespace", unix.SYS_UNSHARE, plan.V(unix.CLONE_NEWNS))
 }
 
 // takeCgroups copies the container's own v1 directories, for the base namespace.
@@ -91,14 +102,14 @@ func (r *rootfs) takeCgroups() {
 	for _, h := range r.in.Host.Hierarchies {
 		if dir := r.in.Cgroup.Own[h.Name]; dir != "" {
 			r.cgroups[dir], _ = r.open("open tree "+dir, unix.SYS_OPEN_TREE, plan.V(unix.AT_FDCWD), plan.P(r.plan.String(dir)), plan.V(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC))
-			r.makeSlave(dir, r.cgroups[dir])
+			makeSlave(r.draft, dir, r.cgroups[dir])
 		}
 	}
 }
 
 // makeSlave makes a copied mount a slave of its original: it receives mounts and unmounts
 // from there and sends none.
-func (r *rootfs) makeSlave(what string, tree int) {
-	r.plan.Add("slave "+what, unix.SYS_MOUNT_SETATTR, plan.V(tree), plan.P(r.plan.String("")), plan.V(unix.AT_EMPTY_PATH|unix.AT_RECURSIVE),
-		plan.P(r.plan.Words(0, 0, unix.MS_SLAVE, 0)), plan.V(sizeofMountAttr))
+func makeSlave(d *draft, what string, tree int) {
+	d.plan.Add("slave "+what, unix.SYS_MOUNT_SETATTR, plan.V(tree), plan.P(d.plan.String("")), plan.V(unix.AT_EMPTY_PATH|unix.AT_RECURSIVE),
+		plan.P(d.plan.Words(0, 0, unix.MS_SLAVE, 0)), plan.V(sizeofMountAttr))
 }

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/ocispec"
+	"github.com/longshore/longshore/internal/runtime/native/basens"
 	"github.com/longshore/longshore/internal/runtime/native/plan"
 )
 
@@ -274,15 +275,28 @@ const (
 	scratchRoot       = "r"
 	scratchDevicesDir = "d"
 	scratchNull       = "n" // null device that hides files
+	scratchSysfs      = "s" // a mount of sysfs; the kernel lets a user namespace mount one only beside another
 )
+
+// scratchFromBase reports whether the scratch can be in a copy of the base namespace. The other namespace, a copy of the host's
+// mounts, is copied twice for each container.
+func (in *Input) scratchFromBase() bool {
+	return in.needsNoHostMounts() && (in.ownsCgroups() || !slices.ContainsFunc(in.Spec.Mounts, isCgroup))
+}
+
+func (in *Input) ownsCgroups() bool {
+	return slices.ContainsFunc(in.Spec.Linux.Namespaces, func(ns specs.LinuxNamespace) bool { return ns.Type == specs.CgroupNamespace })
+}
 
 // scratchMount returns the name of spec.mounts[i] on the scratch tmpfs.
 func scratchMount(i int) string { return strconv.Itoa(i) }
 
 func (c *compiler) fillScratch() error {
-	empty, here := plan.P(c.plan.String("")), plan.V(unix.AT_FDCWD)
-	c.plan.Add("unshare the mount namespace", unix.SYS_UNSHARE, plan.V(unix.CLONE_NEWNS))
-	c.plan.Add("slave of the host's mounts", unix.SYS_MOUNT, empty, plan.P(c.plan.String("/")), empty, plan.V(unix.MS_SLAVE|unix.MS_REC), empty)
+	empty, here, place, base := plan.P(c.plan.String("")), plan.V(unix.AT_FDCWD), c.in.Root, c.in.scratchFromBase()
+	if !base {
+		c.plan.Add("unshare the mount namespace", unix.SYS_UNSHARE, plan.V(unix.CLONE_NEWNS))
+		c.plan.Add("slave of the host's mounts", unix.SYS_MOUNT, empty, plan.P(c.plan.String("/")), empty, plan.V(unix.MS_SLAVE|unix.MS_REC), empty)
+	}
 	type tree struct {
 		fd   int
 		name string
@@ -304,8 +318,19 @@ func (c *compiler) fillScratch() error {
 	if c.late != nil && c.late.proc >= 0 {
 		trees = append(trees, tree{c.late.proc, scratchMount(slices.IndexFunc(c.in.Spec.Mounts, isProc)), false})
 	}
-	c.plan.Add("scratch", unix.SYS_MOUNT, plan.P(c.plan.String("scratch")), plan.P(c.plan.String(c.in.Root)), plan.P(c.plan.String("tmpfs")), plan.V(0), plan.P(c.plan.String("mode=755,size=1m")))
-	c.plan.Add("chdir to the scratch", unix.SYS_CHDIR, plan.P(c.plan.String(c.in.Root)))
+	if base {
+		if slices.ContainsFunc(c.in.Spec.Mounts, func(m specs.Mount) bool { return m.Type == "sysfs" && !c.showsHostNamespace(m) }) {
+			sysfs, _ := c.open("open tree /sys", unix.SYS_OPEN_TREE, here, plan.P(c.plan.String("/sys")), plan.V(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC))
+			trees = append(trees, tree{sysfs, scratchSysfs, false})
+		}
+		for _, t := range trees {
+			makeSlave(&c.draft, t.name, t.fd)
+		}
+		copyBaseNamespace(&c.draft)
+		place = basens.Root
+	}
+	c.plan.Add("scratch", unix.SYS_MOUNT, plan.P(c.plan.String("scratch")), plan.P(c.plan.String(place)), plan.P(c.plan.String("tmpfs")), plan.V(0), plan.P(c.plan.String("mode=755,size=1m")))
+	c.plan.Add("chdir to the scratch", unix.SYS_CHDIR, plan.P(c.plan.String(place)))
 	for _, t := range slices.Backward(trees) {
 		name := plan.P(c.plan.String(t.name))
 		if t.file {
