@@ -7,7 +7,7 @@ help: ## list the targets
 	@awk -F':.*## ' '/^##@ /{printf "\n%s\n", substr($$0, 5)} /^[a-z0-9-]+:.*## /{printf "  %-18s %s\n", $$1, $$2}' Makefile
 
 .PHONY: help build demo check test race root-test fuzz lint proto weakened changelog install install-hub deb \
-	clean chaos kills streams damages removals board overlay-stages e2e-hub attack exchanges seizures \
+	clean chaos kills upgrades streams damages removals board overlay-stages e2e-hub attack exchanges seizures \
 	e2e-cri e2e-cri2017 e2e-kubelet e2e-cluster e2e-nomad e2e-nomad-recover e2e-nomad-vm e2e-mesos \
 	e2e-mesosgo e2e-swarm e2e-swarm-vm e2e-swarmkit e2e-gossip e2e-kata e2e-kata-client e2e-kata-vm \
 	e2e-kata-stress e2e-kata-figures e2e-oci e2e-cli e2e-docker e2e-dockerclients e2e-docker-beside e2e-servers vm-test vm-kube vm-systemd vm-profiles vm-powercut vm-services \
@@ -89,6 +89,10 @@ chaos: build ## the chaos test with 1,000 kills
 
 kills: build ## kill agent, keeper and nest in pairs and together, 20 rounds of each cell
 	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_MATRIX_ROUNDS=20 $(GO) test -timeout 2h -count=1 -v -run KillMatrix ./test/chaos
+
+upgrades: ## upgrade between two builds a thousand times, under 200 containers of all faces (N=, CONTAINERS=, RATE=)
+	for release in a b; do CGO_ENABLED=0 $(GO) build -trimpath -ldflags='-s -w -X main.release='$$release' -X github.com/longshore/longshore/internal/keeper/server.Release='$$release -o bin/upgrades/$$release/ ./cmd/longshore ./cmd/longshore-keeper || exit; done
+	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin/upgrades/a LONGSHORE_UPGRADE_BINS=$(CURDIR)/bin/upgrades/a:$(CURDIR)/bin/upgrades/b LONGSHORE_UPGRADES=$(or $(N),1000) LONGSHORE_UPGRADE_CONTAINERS=$(or $(CONTAINERS),200) LONGSHORE_UPGRADE_RATE=$(or $(RATE),250000) $(GO) test -timeout 4h -count=1 -v -run UpgradesUnderLoad ./test/chaos
 
 streams: build ## cut a thousand streams, and rotate a log of 50 MB/s for a minute
 	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_CUTS=1000 LONGSHORE_ROTATE_SECONDS=60 $(GO) test -timeout 30m -count=1 -v -run 'CutStreams|RotatedLogs' ./test/cri
@@ -264,7 +268,7 @@ vm-services: build ## reboot a node with twelve services twenty times and cut it
 root-parents: build weakened ## the root tests on a hardened and a loosened host (KINDS=, PACKAGES=, RUN=)
 	for kind in $(or $(KINDS),hardened loosened); do CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_TEST_PARALLEL=1 LONGSHORE_TEST_HOST=$$kind LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_WEAK_BIN=$(CURDIR)/bin/weakened $(GO) test -p 1 -parallel 3 -count=1 -timeout 30m $(if $(RUN),-run $(RUN)) $(or $(PACKAGES),$$(grep -rl --include='*_root_test.go' --exclude-dir=e2e . internal test | xargs -n1 dirname | sort -u | sed 's|^|./|')) || exit; done
 
-test-long: root-parents bench-network e2e-cli e2e-dockerclients e2e-servers programs chaos kills overlay-stages streams removals damages exchanges seizures board e2e-hub e2e-kata-stress e2e-swarm e2e-swarmkit e2e-swarm-vm e2e-gossip vm-test vm-systemd vm-profiles vm-powercut vm-services fuzz ## the targets that do not fit into test
+test-long: root-parents bench-network e2e-cli e2e-dockerclients e2e-servers programs chaos kills upgrades overlay-stages streams removals damages exchanges seizures board e2e-hub e2e-kata-stress e2e-swarm e2e-swarmkit e2e-swarm-vm e2e-gossip vm-test vm-systemd vm-profiles vm-powercut vm-services fuzz ## the targets that do not fit into test
 
 programs: build ## Debian's programs, unmodified, with user namespaces by default and without
 	hack/programs.sh .cache/programs

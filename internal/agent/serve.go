@@ -12,6 +12,7 @@ import (
 	"github.com/longshore/longshore/internal/agent/sockets"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/face"
+	"github.com/longshore/longshore/internal/handover"
 	"github.com/longshore/longshore/internal/restart/runner"
 )
 
@@ -23,10 +24,10 @@ func (n *node) serve(ctx context.Context) error {
 		return err
 	}
 	defer listening.Close() // after the group, because faces serve on them until they return
-	ctx, stop := context.WithCancel(ctx)
+	ctx, stop := context.WithCancelCause(ctx)
 	group, ctx := errgroup.WithContext(ctx)
 	defer func() { // after the engine, because the group's work ends only with ctx
-		stop()
+		stop(nil)
 		_ = group.Wait()
 	}()
 	if err := n.recover(ctx, group, listening); err != nil {
@@ -51,7 +52,7 @@ func (n *node) serve(ctx context.Context) error {
 	group.Go(func() error {
 		select {
 		case <-n.next.wanted:
-			stop()
+			stop(handover.ErrNext)
 		case <-ctx.Done():
 		}
 		return nil

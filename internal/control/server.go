@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/longshore/longshore/internal/handover"
 	"github.com/longshore/longshore/internal/solo"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -180,12 +181,12 @@ func (s *Server) Serve(ctx context.Context, l Listeners) error {
 	}
 	full := s.grpcServer(false)
 	serve("control", func() error { return full.Serve(connlimit.Lasting(l.Control)) })
-	stops := []func(){func() { stopGRPC(full) }}
+	stops := []func(){func() { stopGRPC(full, handover.Drain(ctx, drainTime)) }}
 	for name, l := range map[string]net.Listener{"control read socket": l.Read, "control on the board": l.Board} {
 		if l != nil {
 			read := s.grpcServer(true)
 			serve(name, func() error { return read.Serve(connlimit.Lasting(l)) })
-			stops = append(stops, func() { stopGRPC(read) })
+			stops = append(stops, func() { stopGRPC(read, handover.Drain(ctx, drainTime)) })
 		}
 	}
 	if l.HTTP != nil && s.o.HTTP != nil {
@@ -238,13 +239,13 @@ const (
 
 // stopGRPC waits a short time for calls in progress. Calls that follow output or events do not end by themselves and
 // are cut off.
-func stopGRPC(srv *grpc.Server) {
+func stopGRPC(srv *grpc.Server, patience time.Duration) {
 	done := make(chan struct{})
 	go func() {
 		srv.GracefulStop()
 		close(done)
 	}()
-	timer := time.NewTimer(drainTime)
+	timer := time.NewTimer(patience)
 	defer timer.Stop()
 	select {
 	case <-done:

@@ -16,6 +16,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
@@ -66,11 +67,13 @@ type Sockets struct {
 	mu    sync.Mutex // guards given, open
 	given map[string]net.Listener
 	open  map[string]net.Listener
+	// continues says that there was a program before.
+	continues bool
 }
 
 // Read takes the sockets of a Passed.
 func Read(p Passed) (*Sockets, error) {
-	s := &Sockets{given: map[string]net.Listener{}, open: map[string]net.Listener{}}
+	s := &Sockets{given: map[string]net.Listener{}, open: map[string]net.Listener{}, continues: len(p.Sockets) > 0}
 	for key, fd := range p.Sockets {
 		l, err := duplicate(fd, key)
 		if err != nil {
@@ -137,6 +140,21 @@ func (s *Sockets) Close() {
 	}
 }
 
+// ErrNext is the cause of a context's end when the next program continues the work. It is a context.Canceled.
+var ErrNext = fmt.Errorf("the next program continues: %w", context.Canceled)
+
+// nextDrain is the time of Drain for the next program.
+const nextDrain = 100 * time.Millisecond
+
+// Drain returns how long calls under way may take to end, after ctx has: at most usual, and only a moment when the next program waits
+// for it, because new clients wait meanwhile.
+func Drain(ctx context.Context, usual time.Duration) time.Duration {
+	if errors.Is(context.Cause(ctx), ErrNext) {
+		return min(usual, nextDrain)
+	}
+	return usual
+}
+
 type contextKey struct{}
 
 // With returns a context with the sockets.
@@ -148,6 +166,12 @@ func With(ctx context.Context, s *Sockets) context.Context {
 func From(ctx context.Context) *Sockets {
 	s, _ := ctx.Value(contextKey{}).(*Sockets)
 	return s
+}
+
+// Continues reports whether this program continues the work of one before: its clients have found no closed port.
+func Continues(ctx context.Context) bool {
+	s := From(ctx)
+	return s != nil && s.continues
 }
 
 // Listen returns the socket of this key: that of the program before, or the one that open makes. A key has the socket's

@@ -485,7 +485,7 @@ func (c *Client) Upgrade(ctx context.Context, path string) error {
 			errs = append(errs, fmt.Errorf("upgrade of the keeper to %s: %w", path, err))
 			continue
 		}
-		if _, err := p.call(ctx, wire.KindUpgrade, &wire.Upgrade{Path: path}, nil); err != nil {
+		if err := p.become(ctx, path); err != nil {
 			errs = append(errs, err)
 			continue
 		}

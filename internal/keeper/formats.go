@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"strconv"
 	"time"
@@ -65,4 +66,63 @@ func (p *pair) mayBecome(ctx context.Context, next wire.Stated) error {
 			s.Program, present.Handover, next.OldestHandover, next.Handover, errdefs.ErrFailedPrecondition)
 	}
 	return nil
+}
+
+// become has the keeper execute the program at path. Requests that take time wait until it has, because the keeper does not hand
+// over those that it has read and not carried out.
+func (p *pair) become(ctx context.Context, path string) error {
+	release, err := p.hold()
+	if err != nil {
+		return fmt.Errorf("upgrade of the keeper to %s: %w", path, err)
+	}
+	_, err = p.call(ctx, wire.KindUpgrade, &wire.Upgrade{Path: path}, nil)
+	release()
+	if errors.Is(err, errCut) && p.runs(ctx, path) {
+		return nil
+	}
+	return err
+}
+
+// hold stops requests of the kinds that take time, until release is called. Earlier requests are complete messages in the
+// keeper's socket when hold returns.
+func (p *pair) hold() (release func(), err error) {
+	held := make(chan struct{})
+	p.mu.Lock()
+	if p.held != nil {
+		p.mu.Unlock()
+		return nil, fmt.Errorf("another one is under way: %w", errdefs.ErrFailedPrecondition)
+	}
+	p.held = held
+	p.mu.Unlock()
+	p.sending.Wait()
+	return func() {
+		p.mu.Lock()
+		p.held = nil
+		p.mu.Unlock()
+		close(held)
+	}, nil
+}
+
+// takesTime reports whether the keeper answers a request of this kind later than it reads it.
+func takesTime(kind wire.Kind) bool {
+	switch kind {
+	case wire.KindLaunch, wire.KindLaunchPlan, wire.KindLaunchGiven, wire.KindRun, wire.KindTask, wire.KindNamespaces, wire.KindRelease, wire.KindAdvance, wire.KindHold, wire.KindDropHeld:
+		return true
+	default:
+		return false
+	}
+}
+
+// runs reports whether the keeper is the program at path.
+func (p *pair) runs(ctx context.Context, path string) bool {
+	var s wire.Status
+	if _, err := p.call(ctx, wire.KindStatus, nil, &s); err != nil {
+		return false
+	}
+	running, err := os.Stat("/proc/" + strconv.Itoa(s.KeeperPid) + "/exe")
+	if err != nil {
+		return false
+	}
+	wanted, err := os.Stat(path)
+	return err == nil && os.SameFile(running, wanted)
 }

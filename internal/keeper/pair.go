@@ -31,7 +31,10 @@ type pair struct {
 	c   *Client
 	dir string
 
-	mu       sync.Mutex    // guards conn, up, gone, nestLost, ending, next, calls, subs, inputs, copies
+	// sending counts the writes of requests. It grows only with mu held, while held is nil.
+	sending sync.WaitGroup
+
+	mu       sync.Mutex    // guards conn, up, gone, nestLost, ending, next, calls, subs, inputs, copies, held
 	conn     *link         // nil while no keeper is connected
 	up       chan struct{} // closed once conn is set or never will be
 	gone     bool          // keeper and nest are dead, or the Client is closed
@@ -42,6 +45,7 @@ type pair struct {
 	subs     map[*queue]struct{}   // subscribers to exits
 	inputs   map[*stdinEnd]inputOf // open inputs, for CloseStdin
 	copies   copies
+	held     chan struct{} // closed at the end of an upgrade, which requests that take time wait for; nil without one
 }
 
 // inputOf names the process that an input belongs to.
@@ -358,17 +362,6 @@ var errCut = fmt.Errorf("keeper: the connection was lost before the answer came:
 // errUnsent means that the keeper went away before the request was sent.
 var errUnsent = fmt.Errorf("keeper: the connection was lost: %w", errdefs.ErrUnavailable)
 
-// repeatable reports whether a request may be sent again when nobody knows whether it
-// was carried out.
-func repeatable(kind wire.Kind) bool {
-	switch kind {
-	case wire.KindLaunch, wire.KindLaunchPlan, wire.KindLaunchGiven, wire.KindRun, wire.KindTask, wire.KindAdvance, wire.KindSignal, wire.KindStreamEnd, wire.KindUpgrade:
-		return false
-	default:
-		return true
-	}
-}
-
 // call sends a request and returns its answer. If the keeper goes away, it repeats the
 // request to the next keeper where that is harmless. If the context ends first, a
 // command that the request started is killed.
@@ -392,6 +385,15 @@ func (p *pair) try(ctx context.Context, kind wire.Kind, m, answer wire.Message) 
 	}
 	call := &pending{done: make(chan reply, 1), launches: launches(m)}
 	p.mu.Lock()
+	if held := p.held; held != nil && takesTime(kind) {
+		p.mu.Unlock()
+		select {
+		case <-held:
+			return nil, errUnsent
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
 	if p.conn != conn {
 		p.mu.Unlock()
 		return nil, errUnsent
@@ -399,15 +401,19 @@ func (p *pair) try(ctx context.Context, kind wire.Kind, m, answer wire.Message) 
 	p.next++
 	id := p.next
 	p.calls[id] = call
+	p.sending.Add(1)
 	p.mu.Unlock()
 	kind, m, files, err := conn.forVersion(kind, m)
 	if err != nil {
+		p.sending.Done()
 		p.mu.Lock()
 		delete(p.calls, id)
 		p.mu.Unlock()
 		return nil, err
 	}
-	if err := write(conn, wire.Header{Kind: kind, ID: id}, m, files); err != nil {
+	err = write(conn, wire.Header{Kind: kind, ID: id}, m, files)
+	p.sending.Done()
+	if err != nil {
 		return nil, p.unsent(conn, id, err)
 	}
 	var r reply

@@ -192,3 +192,14 @@ func withoutKey(text string) string {
 	}
 	return text
 }
+
+// repeatable reports whether a request may be sent again when nobody knows whether it
+// was carried out.
+func repeatable(kind wire.Kind) bool {
+	switch kind {
+	case wire.KindLaunch, wire.KindLaunchPlan, wire.KindLaunchGiven, wire.KindRun, wire.KindTask, wire.KindAdvance, wire.KindSignal, wire.KindStreamEnd, wire.KindUpgrade:
+		return false
+	default:
+		return true
+	}
+}

@@ -2,8 +2,10 @@ package keeper_test
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,10 +14,12 @@ import (
 	"testing"
 
 	"github.com/containerd/errdefs"
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/keeper"
+	"github.com/longshore/longshore/internal/keeper/wire"
 	"github.com/longshore/longshore/internal/roottest"
 )
 
@@ -150,6 +154,75 @@ func TestUpgradeUnderLoad(t *testing.T) {
 		}
 		if next != lines+1 {
 			t.Errorf("%d lines", next-1)
+		}
+	})
+}
+
+// TestUpgradeWaitsForCommands: an upgrade waits for a command that runs. A client's command that came meanwhile is not carried out, and its
+// connection ends, so that it does not wait for ever; this package's client sends such requests afterwards.
+func TestUpgradeWaitsForCommands(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		e := newEnv(t)
+		gate := e.file("gate")
+		if err := unix.Mkfifo(gate, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		say := func(c *net.UnixConn, kind wire.Kind, m wire.Message) {
+			if _, err := c.Write(wire.Frame(kind, 7, m)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		greeted := func() *net.UnixConn {
+			c := dialRaw(t, e)
+			if h, _, err := exchange(t, c, wire.Frame(wire.KindHello, 0, &wire.Hello{Magic: wire.Magic, Version: wire.Version, Oldest: wire.Oldest})); err != nil || h.Kind != wire.KindOK {
+				t.Fatalf("%+v, %v", h, err)
+			}
+			return c
+		}
+		running, upgrading, late := greeted(), greeted(), greeted()
+		say(running, wire.KindRun, &wire.Command{Args: []string{"/bin/sh", "-c", "read x <" + gate}})
+		e.status()
+		say(upgrading, wire.KindUpgrade, &wire.Upgrade{Path: e.binary})
+		e.status()
+		say(late, wire.KindRun, &wire.Command{Args: []string{"/bin/true"}})
+		e.status() // the keeper reads its messages in their order
+		if err := os.WriteFile(gate, []byte("x\n"), 0); err != nil {
+			t.Fatal(err)
+		}
+		b := make([]byte, wire.MaxFrame)
+		for what, c := range map[string]*net.UnixConn{"the command": running, "the upgrade": upgrading} {
+			n, err := c.Read(b)
+			if h, _, _ := wire.ParseHeader(b[:n]); err != nil || h.Kind != wire.KindOK {
+				t.Errorf("%s: %+v, %v", what, h, err)
+			}
+		}
+		if n, err := late.Read(b); n > 0 || errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("the late command: %d bytes, %v", n, err)
+		}
+		done := make(chan struct{})
+		var clients errgroup.Group
+		for range 3 {
+			clients.Go(func() error {
+				for {
+					select {
+					case <-done:
+						return nil
+					default:
+					}
+					if _, err := e.c.Run(e.ctx(), core.Command{Args: []string{"/bin/true"}}); err != nil {
+						return err
+					}
+				}
+			})
+		}
+		for range 10 {
+			if err := e.c.Upgrade(e.ctx(), e.binary); err != nil {
+				t.Error(err)
+			}
+		}
+		close(done)
+		if err := clients.Wait(); err != nil {
+			t.Errorf("a command beside upgrades: %v", err)
 		}
 	})
 }

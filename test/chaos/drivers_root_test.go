@@ -47,7 +47,7 @@ type byCLI struct {
 }
 
 func (d *byCLI) start(name, script string) error {
-	_, err := d.m.n.CLI("run", "-d", "--init=false", "--log-opt", "max-size=200m", "--name", name, d.image, "sh", "-c", script)
+	_, err := d.m.n.CLI("run", "-d", "--init=false", "--log-opt", "max-size=9000m", "--name", name, d.image, "sh", "-c", script)
 	return err
 }
 
@@ -338,7 +338,7 @@ func (d *bySwarm) start(name, script string) error {
 	task := swarmtest.Task(name, d.image, "sh", "-c", script)
 	task.Spec.Restart = &swarmv1.RestartPolicy{Condition: swarmv1.RestartPolicy_NONE}
 	task.Spec.GetContainer().StopGracePeriod = durationpb.New(grace)
-	task.Spec.LogDriver = &swarmv1.Driver{Name: "json-file", Options: map[string]string{"max-size": "200m"}}
+	task.Spec.LogDriver = &swarmv1.Driver{Name: "json-file", Options: map[string]string{"max-size": "9000m"}}
 	d.manager.Assign(task)
 	return nil
 }

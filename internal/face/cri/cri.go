@@ -34,6 +34,7 @@ import (
 	"github.com/longshore/longshore/internal/face/cri/secprofile"
 	"github.com/longshore/longshore/internal/face/cri/stream"
 	"github.com/longshore/longshore/internal/face/grpcerr"
+	"github.com/longshore/longshore/internal/handover"
 	"github.com/longshore/longshore/internal/obs"
 	"github.com/longshore/longshore/internal/programs"
 )
@@ -195,7 +196,7 @@ func (f *Face) Serve(ctx context.Context, listeners ...net.Listener) error {
 	outer := ctx
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	done := context.AfterFunc(ctx, func() { stop(s) })
+	done := context.AfterFunc(ctx, func() { stop(s, handover.Drain(ctx, stopTimeout)) })
 	defer done()
 	unplug := f.plug(ctx, s)
 	errs := make([]error, len(listeners)+1)
@@ -249,8 +250,8 @@ func (f *Face) plug(ctx context.Context, s *grpc.Server) (unplug func() error) {
 
 // stop lets calls in flight end, but not for ever: GetContainerEvents never
 // would.
-func stop(s *grpc.Server) {
-	t := time.AfterFunc(stopTimeout, s.Stop)
+func stop(s *grpc.Server, patience time.Duration) {
+	t := time.AfterFunc(patience, s.Stop)
 	defer t.Stop()
 	s.GracefulStop()
 }

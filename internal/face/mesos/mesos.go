@@ -31,6 +31,7 @@ import (
 	"github.com/longshore/longshore/internal/face"
 	"github.com/longshore/longshore/internal/face/mesos/api"
 	"github.com/longshore/longshore/internal/face/mesos/view"
+	"github.com/longshore/longshore/internal/handover"
 	"github.com/longshore/longshore/internal/invalid"
 )
 
@@ -123,7 +124,16 @@ func (f *Face) Serve(ctx context.Context, listeners ...net.Listener) error {
 	ready := make(chan struct{})
 	g := recoveryGate{recovered: f.recovered, ready: ready}
 	for _, l := range listeners {
-		run(func() error { return f.listen(ctx, l, g) })
+		run(func() error {
+			if handover.Continues(ctx) { // its clients' requests wait for this program
+				select {
+				case <-ready:
+				case <-ctx.Done():
+					return nil
+				}
+			}
+			return f.listen(ctx, l, g)
+		})
 	}
 	defer f.server.level.reset()
 	defer func() { _ = f.server.fetcher.Cache.Close() }()

@@ -44,7 +44,7 @@ func (c *conn) run(s *Server, id uint64, m *wire.Command) {
 		return
 	}
 	if s.upgrade != nil {
-		s.parked = append(s.parked, func() { c.run(s, id, m) })
+		s.parked = append(s.parked, parkedRequest{c, func() { c.run(s, id, m) }})
 		return
 	}
 	cmd := &command{c: c, id: id, stdout: newCapture(maxStdout, false), stderr: newCapture(maxStderr, true)}
@@ -232,9 +232,7 @@ func (cmd *command) done(s *Server, status int) {
 		}
 	}
 	s.waiter.Arm()
-	if s.upgrade != nil && s.inFlight == 0 {
-		s.doUpgrade()
-	}
+	s.upgradeIfIdle()
 }
 
 // cancel kills the command of another request of the same client, or the child that runs its plan

@@ -12,7 +12,7 @@ import (
 // ownership of mem, the launch's plan.
 func (c *conn) launch(s *Server, id uint64, m *wire.Launch, mem *planMem) {
 	if s.upgrade != nil {
-		s.parked = append(s.parked, func() { c.launch(s, id, m, mem) })
+		s.parked = append(s.parked, parkedRequest{c, func() { c.launch(s, id, m, mem) }})
 		return
 	}
 	if f := s.checkLaunch(m); f != nil {

@@ -12,7 +12,7 @@ import (
 // agent cannot do this itself: it has many threads, and forking it is expensive.
 func (c *conn) namespaces(s *Server, id uint64, m *wire.Namespaces) {
 	if s.upgrade != nil {
-		s.parked = append(s.parked, func() { c.namespaces(s, id, m) })
+		s.parked = append(s.parked, parkedRequest{c, func() { c.namespaces(s, id, m) }})
 		return
 	}
 	var flags uint64
@@ -63,7 +63,5 @@ func idMap(ranges []wire.IDRange) (m plan.IDMap) {
 func (s *Server) operationDone() {
 	s.inFlight--
 	s.waiter.Arm()
-	if s.upgrade != nil && s.inFlight == 0 {
-		s.doUpgrade()
-	}
+	s.upgradeIfIdle()
 }

@@ -307,9 +307,7 @@ func (l *planned) planStarted(s *Server) {
 		l.mem.free()
 		l.mem, l.placed = nil, plan.Placed{}
 		s.waiter.Arm()
-		if s.upgrade != nil && s.inFlight == 0 {
-			s.doUpgrade()
-		}
+		s.upgradeIfIdle()
 	}()
 	if l.child.Pid == 0 {
 		p.discard(s)

@@ -59,7 +59,7 @@ type Server struct {
 	launcherPause time.Duration                 // the last one before another attempt to start it
 	inFlight      int                           // commands and launches begun and not done
 	begun         uint64                        // commands and launches begun since the start
-	parked        []func()                      // requests that wait in case the upgrade fails
+	parked        []parkedRequest               // requests that wait in case the upgrade fails
 
 	nest         nest
 	renewal      renewal
@@ -243,6 +243,7 @@ func (s *Server) turn() {
 	sendCopies(s)
 	s.renewal.renew(s)
 	s.endIfIdle()
+	s.upgradeIfIdle()
 	s.collectGarbage()
 }
 

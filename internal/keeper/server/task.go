@@ -193,7 +193,7 @@ var errNoTarget = errors.New("the process whose namespaces it is to join is not 
 // namespaces.
 func (c *conn) task(s *Server, id uint64, m *wire.Task, mem *planMem) {
 	if s.upgrade != nil {
-		s.parked = append(s.parked, func() { c.task(s, id, m, mem) })
+		s.parked = append(s.parked, parkedRequest{c, func() { c.task(s, id, m, mem) }})
 		return
 	}
 	path := m.Path

@@ -3,6 +3,7 @@ package server
 import (
 	"errors"
 	"os"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -16,7 +17,18 @@ type upgrade struct {
 	c    *conn
 	id   uint64
 	path string
+	late bool // it waits no more for released children
 }
+
+// parkedRequest is a request of a client that came while an upgrade was waiting.
+type parkedRequest struct {
+	c  *conn
+	do func()
+}
+
+// releasePatience is how long an upgrade waits for released children to execute their programs. Afterwards the clients that wait for
+// that repeat their requests.
+const releasePatience = 2 * time.Second
 
 func (c *conn) beginUpgrade(s *Server, id uint64, path string) {
 	switch {
@@ -27,8 +39,18 @@ func (c *conn) beginUpgrade(s *Server, id uint64, path string) {
 		c.fail(s, id, wire.FailedPrecondition, "upgrade: another one is under way")
 		return
 	}
-	s.upgrade = &upgrade{c, id, path}
-	if s.inFlight == 0 {
+	u := &upgrade{c: c, id: id, path: path}
+	s.upgrade = u
+	s.delays.after(releasePatience, func() {
+		u.late = true
+		s.upgradeIfIdle()
+	})
+	s.upgradeIfIdle()
+}
+
+// upgradeIfIdle does the upgrade that waits, unless a client waits for the end of a launch or of a release.
+func (s *Server) upgradeIfIdle() {
+	if s.upgrade != nil && s.inFlight == 0 && (s.upgrade.late || !busy(s)) {
 		s.doUpgrade()
 	}
 }
@@ -46,8 +68,8 @@ func (s *Server) doUpgrade() {
 	u.c.fail(s, u.id, wire.Internal, "upgrade to "+u.path+": "+err.Error())
 	parked := s.parked
 	s.parked = nil
-	for _, fn := range parked {
-		fn()
+	for _, r := range parked {
+		r.do()
 	}
 }
 
@@ -72,8 +94,11 @@ func (s *Server) become(u *upgrade) error {
 }
 
 // dropUnsent disconnects the clients that wait for answers, which are not handed over. A client
-// repeats its request then.
+// repeats its request then. The agent sends no request that would be parked while it waits for the upgrade.
 func (s *Server) dropUnsent() {
+	for _, r := range s.parked {
+		r.c.closeConn(s)
+	}
 	for _, c := range s.conns {
 		if len(c.out) > 0 {
 			c.closeConn(s)
