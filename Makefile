@@ -10,7 +10,7 @@ help: ## list the targets
 	clean chaos kills upgrades streams damages removals board overlay-stages e2e-hub attack exchanges seizures \
 	e2e-cri e2e-cri2017 e2e-kubelet e2e-cluster e2e-nomad e2e-nomad-recover e2e-nomad-vm e2e-mesos \
 	e2e-mesosgo e2e-swarm e2e-swarm-vm e2e-swarmkit e2e-gossip e2e-kata e2e-kata-client e2e-kata-vm \
-	e2e-kata-stress e2e-kata-figures e2e-oci e2e-cli e2e-docker e2e-dockerclients e2e-docker-beside e2e-servers vm-test vm-kube vm-systemd vm-profiles vm-powercut vm-services \
+	e2e-kata-stress e2e-kata-figures e2e-oci e2e-cli e2e-docker e2e-dockerclients e2e-docker-beside e2e-servers vm-test vm-kube vm-conformance vm-systemd vm-profiles vm-powercut vm-services \
 	root-parents programs test-long bench bench-grants bench-cli bench-network bench-overlay bench-gossip \
 	bench-hub
 
@@ -248,6 +248,10 @@ vm-test: build ## the root tests in QEMU on cgroup v2
 vm-kube: build ## kubelet, kubeadm, a cluster's limits and figures, and critest on cgroup v2, in QEMU (KUBE_PROGRAMS=, CRITEST=, RUN=)
 	hack/deps.sh vm
 	LONGSHORE_BIN=$(CURDIR)/bin KUBE_PROGRAMS=$(or $(KUBE_PROGRAMS),$(CURDIR)/.cache/e2e-cluster) LONGSHORE_VM_MEMORY=6G LONGSHORE_VM_SWAP=1G LONGSHORE_CLUSTER_CHECKS=$${CHECKS:-'^(figures|resize)/'} LONGSHORE_VM_RUN=$${RUN:-'^(TestMemoryQoS|TestStaticPods|TestCluster|TestKubeadm)$$'} LONGSHORE_VM_TEST_TIMEOUT=60m LONGSHORE_VM_TIMEOUT=10800 LONGSHORE_TEST_PATIENCE=10 hack/vm.sh test/e2e/kubelet test/e2e/cluster $(if $(CRITEST),test/e2e/cri)
+
+vm-conformance: build ## 47 of Kubernetes' NodeConformance specs on cgroup v2, in QEMU (KUBE_PROGRAMS=, FOCUS=, WORKERS=)
+	hack/deps.sh vm
+	LONGSHORE_BIN=$(CURDIR)/bin KUBE_PROGRAMS=$(or $(KUBE_PROGRAMS),$(CURDIR)/.cache/e2e-cluster) LONGSHORE_VM_MEMORY=6G LONGSHORE_E2E_FOCUS="$${FOCUS:-$$(paste -sd'|' hack/vm/conformance.txt)}" LONGSHORE_E2E_WORKERS=$${WORKERS:-6} LONGSHORE_VM_RUN='^TestSuite$$' LONGSHORE_VM_TEST_TIMEOUT=90m LONGSHORE_VM_TIMEOUT=7200 LONGSHORE_TEST_PATIENCE=20 hack/vm.sh test/e2e/cluster
 
 vm-systemd: build ## the agent as a unit of systemd, in QEMU
 	hack/deps.sh vm

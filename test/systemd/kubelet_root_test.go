@@ -3,6 +3,7 @@ package systemd
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"os"
 	"os/exec"
@@ -36,6 +37,7 @@ func TestKubelet(t *testing.T) {
 	want := []string{"one/main/0", "one/side/0", "two/main/0", "two/side/0"}
 	nodetest.Eventually(t, "the static pods run", func() bool { return slices.Equal(g.names(), want) })
 	was := g.mains()
+	limits := g.limits()
 	for _, d := range []struct {
 		name string
 		do   func()
@@ -60,6 +62,9 @@ func TestKubelet(t *testing.T) {
 			}
 			if now := g.mains(); !slices.Equal(now, was) {
 				t.Errorf("containers were %v, and are %v", was, now)
+			}
+			if now := g.limits(); now != limits {
+				t.Errorf("limits were\n%s\nand are\n%s", limits, now)
 			}
 			g.Check()
 		})
@@ -101,8 +106,9 @@ func (g guest) kubelet(program string) {
 		"failSwapOn":               false,
 		"authentication":           map[string]any{"anonymous": map[string]any{"enabled": true}, "webhook": map[string]any{"enabled": false}},
 		"authorization":            map[string]any{"mode": "AlwaysAllow"},
-		"featureGates":             map[string]bool{"EventedPLEG": true},
-		"evictionHard":             map[string]string{"memory.available": "1Mi", "nodefs.available": "0%", "imagefs.available": "0%", "nodefs.inodesFree": "0%", "imagefs.inodesFree": "0%"},
+		"featureGates":             map[string]bool{"EventedPLEG": true, "MemoryQoS": true},
+		"memoryThrottlingFactor":   0.9, "memoryReservationPolicy": "TieredReservation",
+		"evictionHard": map[string]string{"memory.available": "1Mi", "nodefs.available": "0%", "imagefs.available": "0%", "nodefs.inodesFree": "0%", "imagefs.inodesFree": "0%"},
 		// The guest is slow.
 		"runtimeRequestTimeout": "10m",
 	})
@@ -219,6 +225,46 @@ func (g guest) mains() []string {
 	}
 	slices.Sort(mains)
 	return mains
+}
+
+// limits are the memory limits by kubelet's requests, of each container and the cgroups above it up to the pod's, among
+// them units of systemd's. A kubelet that starts resets those of its own slices for a while.
+func (g guest) limits() string {
+	g.t.Helper()
+	const top = "/sys/fs/cgroup"
+	all := map[string]bool{}
+	for _, c := range g.containers() {
+		pid := g.pid(c.GetId())
+		b, err := os.ReadFile(filepath.Join("/proc", pid, "cgroup"))
+		if err != nil {
+			g.t.Fatal(err)
+		}
+		_, own, found := strings.Cut(strings.TrimSpace(string(b)), "0::/")
+		if !found || !strings.HasPrefix(own, "kubepods.slice/kubepods-burstable.slice/") {
+			g.t.Fatalf("process %s is in cgroup %q", pid, b)
+		}
+		// 16 MiB are requested of 64 MiB, and kubelet leaves a tenth of the difference.
+		if got, want := memory(g, filepath.Join(top, own)), "max=67108864 high=62074880 low=16777216 min=0"; got != want {
+			g.t.Errorf("%s has %s, want %s", own, got, want)
+		}
+		for ; own != "kubepods.slice/kubepods-burstable.slice"; own = filepath.Dir(own) {
+			all[own+": "+memory(g, filepath.Join(top, own))] = true
+		}
+	}
+	return strings.Join(slices.Sorted(maps.Keys(all)), "\n")
+}
+
+func memory(g guest, dir string) string {
+	g.t.Helper()
+	var values []string
+	for _, name := range []string{"max", "high", "low", "min"} {
+		b, err := os.ReadFile(filepath.Join(dir, "memory."+name))
+		if err != nil {
+			g.t.Fatal(err)
+		}
+		values = append(values, name+"="+strings.TrimSpace(string(b)))
+	}
+	return strings.Join(values, " ")
 }
 
 // probes counts the pods' probes in their logs.

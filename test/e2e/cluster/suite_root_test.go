@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"cmp"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -15,6 +16,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/longshore/longshore/internal/image/imagetest"
+	"github.com/longshore/longshore/internal/roottest"
 )
 
 // suiteEnv is Kubernetes' e2e.test. focusEnv and skipEnv choose specs, workersEnv is
@@ -93,7 +95,16 @@ func suite(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer log.Close()
-	cmd.Stdout, cmd.Stderr = log, log
+	cmd.Stdout = log
+	if progress := os.Getenv(roottest.ProgressEnv); progress != "" {
+		f, err := os.OpenFile(progress, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		cmd.Stdout = io.MultiWriter(log, f)
+	}
+	cmd.Stderr = cmd.Stdout
 	err = cmd.Run()
 	out := []byte(read(t, name))
 	if ran := regexp.MustCompile(`Ran \d+ of \d+ Specs[^\n]*\n[^\n]*`).Find(out); ran == nil {
@@ -101,7 +112,11 @@ func suite(t *testing.T) {
 	} else {
 		t.Logf("%s", ran)
 	}
-	for _, line := range regexp.MustCompile(`(?m)^\s*\[FAIL\] .*$`).FindAll(out, -1) {
+	// A guest of QEMU leaves nothing but its console.
+	for _, report := range regexp.MustCompile(`(?ms)^• \[(FAILED|TIMEDOUT|PANICKED)\].*?^-{30}`).FindAll(out, -1) {
+		t.Logf("%s", report[:min(len(report), 20_000)])
+	}
+	for _, line := range regexp.MustCompile(`(?m)^\s*\[(FAIL|TIMEDOUT|PANICKED)\] .*$`).FindAll(out, -1) {
 		t.Errorf("%s", line)
 	}
 	if err != nil {
