@@ -75,6 +75,23 @@ func TestSystemdAsTheFirstProcess(t *testing.T) {
 	})
 }
 
+// TestSystemdInAUserNamespace: systemd runs with ids of its own, and the cgroups that it makes are its own.
+func TestSystemdInAUserNamespace(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		v := startSystemd(t)
+		v.must(t, "run", "-d", "--name", "s", "--userns", "private", "-m", "512m", "--pids-limit", "300", "systemd:1")
+		v.booted(t, "s")
+		v.sees(t, "s", "cat /run/hello; systemctl show -P ActiveState hello; wc -l < /proc/self/uid_map", "hello\nactive\n1")
+		v.sees(t, "s", "for d in /sys/fs/cgroup /sys/fs/cgroup/systemd; do [ ! -d $d/system.slice/hello.service ] || stat -c %u $d/system.slice/hello.service/cgroup.procs; done", "0")
+		v.must(t, "stop", "-t", "60", "s")
+		if got := v.must(t, "inspect", "-f", "{{.State.Status}} {{.State.ExitCode}}", "s"); strings.TrimSpace(got) != "exited 0" {
+			t.Errorf("stop: %q, %s", got, v.must(t, "why", "s"))
+		}
+		v.must(t, "rm", "s")
+		v.Check()
+	})
+}
+
 // TestTheLimitsOfAContainerThatDividesItsCgroup attacks them: the workload makes cgroups, and writes to all files in them.
 func TestTheLimitsOfAContainerThatDividesItsCgroup(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
@@ -189,7 +206,7 @@ func TestWhichContainersArePreparedForSystemd(t *testing.T) {
 			}
 		}
 		for _, c := range [][]string{
-			{"--cgroupns host", "--cgroupns=host"}, {"--userns", "--userns=private"}, {"--pid", "--pid=host"}, {"crun", "--runtime=crun"},
+			{"--cgroupns host", "--cgroupns=host"}, {"--pid", "--pid=host"}, {"crun", "--runtime=crun"},
 		} {
 			out, err := v.CLI("run", "--rm", "--systemd=always", c[1], v.image, "/bin/true")
 			if err == nil {

@@ -14,6 +14,12 @@ import (
 // delegatedFiles are those of a cgroup that its processes need to make cgroups and to move processes.
 var delegatedFiles = []string{".", "cgroup.procs", "cgroup.threads", "cgroup.subtree_control"} //nolint:gochecknoglobals // constant
 
+// delegatedFilesV1 are the same of a cgroup in systemd's hierarchy of v1.
+var delegatedFilesV1 = []string{".", "cgroup.procs", "tasks"} //nolint:gochecknoglobals // constant
+
+// systemdHierarchy is the name of that hierarchy's directory.
+const systemdHierarchy = "systemd"
+
 // makeCgroup makes a container's cgroup, unless it exists, and gives one that the container may divide to the root user
 // of its user namespace.
 func (r *Runtime) makeCgroup(ctx context.Context, c core.RuntimeCreate) error {
@@ -22,7 +28,11 @@ func (r *Runtime) makeCgroup(ctx context.Context, c core.RuntimeCreate) error {
 			return err
 		}
 	}
-	_, dir, _ := r.o.Cgroups.Dirs(c.Cgroup)
+	_, dir, own := r.o.Cgroups.Dirs(c.Cgroup)
+	files := delegatedFiles
+	if dir == "" || len(r.o.Host.Hierarchies) > 0 { // systemd's own hierarchy of v1
+		dir, files = own[systemdHierarchy], delegatedFilesV1
+	}
 	if !c.Cgroup.Delegated() || dir == "" {
 		return nil
 	}
@@ -31,7 +41,7 @@ func (r *Runtime) makeCgroup(ctx context.Context, c core.RuntimeCreate) error {
 	if !ok || !mapped {
 		return nil
 	}
-	for _, name := range delegatedFiles {
+	for _, name := range files {
 		if err := os.Lchown(filepath.Join(dir, name), uid, gid); err != nil {
 			return fmt.Errorf("owner of cgroup %s: %w", c.Cgroup.Path, err)
 		}

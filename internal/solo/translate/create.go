@@ -281,17 +281,12 @@ const privateUsers = "private"
 
 // UserNeeds returns the needs of a container that may call for the node's ids.
 func UserNeeds(req *longshorev1.CreateRequest, img core.Image) (n core.UserNeeds, err error) {
-	systemd, err := isSystemd(req, img)
-	if err != nil {
-		return n, err
-	}
 	for _, r := range []struct {
 		reason  string
 		applies bool
 	}{
 		{"it asks for the node's ids", req.GetUserns() == "host"},
 		{"it is privileged", req.GetPrivileged()},
-		{"systemd is its first process", systemd},
 		{"it has the network of another container", strings.HasPrefix(req.GetNetwork(), JoinedPrefix)},
 	} {
 		if r.applies && n.Host == "" {

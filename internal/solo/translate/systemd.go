@@ -35,7 +35,6 @@ func systemdNeeds(req *longshorev1.CreateRequest) error {
 		{"an init (--init)", req.GetInit()},
 		{"pid host", req.GetPid() == "host"},
 		{"cgroupns host", req.GetCgroupns() == "host"},
-		{"a private user namespace", req.GetUserns() == privateUsers},
 	} {
 		if o.set {
 			return invalid.Errorf("systemd as the first process cannot be combined with %s: omit that, or set systemd to false", o.option)

@@ -74,7 +74,6 @@ func TestSystemdConflicts(t *testing.T) {
 		"pid":      {&longshorev1.CreateRequest{Pid: "host"}, false},
 		"joined":   {&longshorev1.CreateRequest{Pid: "container:other"}, false},
 		"cgroupns": {&longshorev1.CreateRequest{Cgroupns: "host"}, true},
-		"userns":   {&longshorev1.CreateRequest{Userns: "private"}, true},
 	} {
 		c.req.Image = "x"
 		if is, err := isSystemd(c.req, img); (err != nil) != c.refuse || is != c.refuse {
