@@ -8,6 +8,7 @@ import (
 
 	"github.com/longshore/longshore/internal/control"
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/doctor"
 )
 
 // usersFinding lists the containers with the node's ids although engine.userns is auto, and why.
@@ -20,6 +21,11 @@ func (n *node) usersFinding(ctx context.Context) control.Finding {
 	case err != nil:
 		return warn(name, "use a kernel and a file system with id-mapped mounts for agent.root, or engine.userns = \"off\"", "engine.userns = \"auto\" has no effect: %v", err)
 	}
+	first := uint64(n.cfg.Engine.UsersFirstID)
+	count := uint64(n.cfg.Engine.UsersRanges) * uint64(core.UserIDs)
+	if f := sharedIDs(name, "/etc", first, count); f != nil {
+		return *f
+	}
 	all := n.engine.All()
 	sandboxes, err := all.Sandboxes(ctx, core.Filter{})
 	if err != nil {
@@ -30,6 +36,22 @@ func (n *node) usersFinding(ctx context.Context) control.Finding {
 		return warn(name, "", "%v", err)
 	}
 	return nodeIDs(name, sandboxes, containers)
+}
+
+// sharedIDs returns a finding if files in etc give ids of the node's ranges to users: their containers and ours would have the
+// same ids.
+func sharedIDs(name, etc string, first, count uint64) *control.Finding {
+	list, err := doctor.SubIDs(etc, first, count)
+	if err != nil {
+		f := warn(name, "", "%v", err)
+		return &f
+	}
+	if len(list) == 0 {
+		return nil
+	}
+	f := warn(name, "choose other ids by engine.userns_first_id and engine.userns_ranges, or change these entries",
+		"the ids %d to %d are the node's for user namespaces, and also those of %s: containers of both can have the same ids", first, first+count-1, strings.Join(list, ", "))
+	return &f
 }
 
 func nodeIDs(name string, sandboxes []core.Sandbox, containers []core.Container) control.Finding {

@@ -1,6 +1,9 @@
 package agent
 
 import (
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/longshore/longshore/internal/control"
@@ -21,6 +24,21 @@ func TestContainersWithTheNodesIDsAreListed(t *testing.T) {
 		t.Errorf("%+v", f)
 	}
 	if f := nodeIDs("x", sandboxes, []core.Container{container("own", "a", "")}); f.Detail != "1 of 1 containers are in one with ids of their own" {
+		t.Errorf("%+v", f)
+	}
+}
+
+// TestIDsOfUsersThatOverlap: the finding names the entry.
+func TestIDsOfUsersThatOverlap(t *testing.T) {
+	etc := t.TempDir()
+	if f := sharedIDs("x", etc, 1000, 10); f != nil {
+		t.Errorf("%+v", f)
+	}
+	if err := os.WriteFile(filepath.Join(etc, "subuid"), []byte("alice:1005:100\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f := sharedIDs("x", etc, 1000, 10)
+	if f == nil || f.Status != control.FindingWarn || !strings.Contains(f.Detail, "alice (subuid 1005 to 1104)") || !strings.Contains(f.Hint, "engine.userns_first_id") {
 		t.Errorf("%+v", f)
 	}
 }
