@@ -60,6 +60,7 @@ func main() {
 		},
 		Repair:  agent.Repair,
 		Offline: agent.Offline,
+		Formats: func() string { return agent.Formats(version()) },
 	}))
 }
 

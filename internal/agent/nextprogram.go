@@ -14,6 +14,7 @@ import (
 
 	"github.com/longshore/longshore/internal/handover"
 	"github.com/longshore/longshore/internal/subprocess"
+	"github.com/longshore/longshore/internal/weaken"
 )
 
 // nextProgram is the agent's own upgrade: it stops to serve, and executes the installed program in the same process, with the
@@ -31,6 +32,9 @@ type nextProgram struct {
 	failed string // why an upgrade failed
 }
 
+// dies is the mark of test builds that die at a stage of the upgrade: 1 to 3 in the program before, 4 to 7 in the next one.
+const dies = "agent-dies"
+
 // takeOver takes the sockets of the program before.
 func (p *nextProgram) takeOver(ctx context.Context) (context.Context, error) {
 	var err error
@@ -41,6 +45,7 @@ func (p *nextProgram) takeOver(ctx context.Context) (context.Context, error) {
 	if err := os.Unsetenv(handover.Variable); err != nil {
 		return ctx, err
 	}
+	p.at(4)
 	p.mu.Lock()
 	p.failed = p.passed.Failure
 	p.mu.Unlock()
@@ -51,8 +56,16 @@ func (p *nextProgram) takeOver(ctx context.Context) (context.Context, error) {
 	return handover.With(ctx, p.sockets), nil
 }
 
+// at is called at a stage of this program's start.
+func (p *nextProgram) at(stage int) {
+	if p.passed.Before > 0 {
+		weaken.Die(dies, stage)
+	}
+}
+
 // ready is called when the agent serves: it needs the program before no more.
 func (p *nextProgram) ready() {
+	p.at(7)
 	p.sockets.Close()
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -77,7 +90,7 @@ func (p *nextProgram) failure() string {
 // tryPatience is the time for the next program to check the configuration.
 const tryPatience = 30 * time.Second
 
-// choose has the agent stop and execute the program at path, if that accepts the agent's configuration.
+// choose has the agent stop and execute the program at path, if that accepts the agent's configuration and reads its formats.
 func (p *nextProgram) choose(ctx context.Context, path string) error {
 	if len(p.args) == 0 || len(p.check) == 0 {
 		return fmt.Errorf("upgrade of the agent: it was not started by its program: %w", errdefs.ErrFailedPrecondition)
@@ -90,13 +103,18 @@ func (p *nextProgram) choose(ctx context.Context, path string) error {
 	if err := subprocess.Run(ctx, cmd); err != nil {
 		return fmt.Errorf("upgrade of the agent: %s does not accept the configuration: %w: %s: %w", path, err, out.Line(), errdefs.ErrFailedPrecondition)
 	}
+	if err := mayRead(ctx, path); err != nil {
+		return err
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.chosen != "" {
 		return fmt.Errorf("upgrade of the agent: another one is under way: %w", errdefs.ErrFailedPrecondition)
 	}
+	weaken.Die(dies, 1)
 	p.pass, _ = p.sockets.Pass() // before the servers close them
 	p.chosen = path
+	weaken.Die(dies, 2)
 	close(p.wanted)
 	return nil
 }
@@ -114,6 +132,7 @@ func (p *nextProgram) execute(ctx context.Context, log *slog.Logger, err error) 
 			return fmt.Errorf("upgrade of the agent: %w", oerr)
 		}
 		log.InfoContext(ctx, "the agent executes the installed program", "path", p.chosen, "sockets", len(p.pass))
+		weaken.Die(dies, 3)
 		err = handover.Execute(p.chosen, p.args, os.Environ(), handover.Passed{Sockets: p.pass, Before: before})
 		log.ErrorContext(ctx, "could not execute the installed program; the present one starts again", "path", p.chosen, "error", err)
 		return errors.Join(err, handover.Execute("/proc/self/fd/"+strconv.Itoa(before), p.args, os.Environ(), handover.Passed{Sockets: p.pass, Failure: err.Error()}))

@@ -23,6 +23,7 @@ func (n *node) serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	n.next.at(5)
 	defer listening.Close() // after the group, because faces serve on them until they return
 	ctx, stop := context.WithCancelCause(ctx)
 	group, ctx := errgroup.WithContext(ctx)
@@ -33,6 +34,7 @@ func (n *node) serve(ctx context.Context) error {
 	if err := n.recover(ctx, group, listening); err != nil {
 		return err
 	}
+	n.next.at(6)
 	faces, err := n.openFaces(ctx, false)
 	if err != nil {
 		return err

@@ -318,7 +318,7 @@ func (p *pair) renew() {
 	p.mu.Lock()
 	conn := p.conn
 	p.mu.Unlock()
-	if conn != nil && conn.version < wire.Version {
+	if conn != nil && conn.version < wire.Newest() {
 		_ = conn.Close()
 	}
 }

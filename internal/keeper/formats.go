@@ -45,9 +45,10 @@ func statedBy(ctx context.Context, path string) (wire.Stated, error) {
 
 // mayBecome returns an error if the next program could not continue this keeper's work.
 func (p *pair) mayBecome(ctx context.Context, next wire.Stated) error {
-	if next.Protocol < wire.Oldest || next.OldestProtocol > wire.Version {
+	newest := int(wire.Newest())
+	if next.Protocol < wire.Oldest || next.OldestProtocol > newest {
 		return fmt.Errorf("it speaks the versions %d to %d of the agent's protocol, and this agent %d to %d: restart the agent of the same release first: %w",
-			next.OldestProtocol, next.Protocol, wire.Oldest, wire.Version, errdefs.ErrFailedPrecondition)
+			next.OldestProtocol, next.Protocol, wire.Oldest, newest, errdefs.ErrFailedPrecondition)
 	}
 	var s wire.Status
 	if _, err := p.call(ctx, wire.KindStatus, nil, &s); err != nil {

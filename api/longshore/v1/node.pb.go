@@ -291,7 +291,7 @@ func (*UpgradeRequest) Descriptor() ([]byte, []int) {
 
 type UpgradeResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// processes are those of the node after the upgrade.
+	// processes are those of the node after the upgrade; empty if that is the agent's.
 	Processes []*NodeProcess `protobuf:"bytes,1,rep,name=processes,proto3" json:"processes,omitempty"`
 	// upgraded are the names of the processes that have become the installed program. The agent becomes it after
 	// this answer; the client then asks for the version until an agent of another start answers.

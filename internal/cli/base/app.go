@@ -38,6 +38,8 @@ type Options struct {
 	Repair func(cfg config.Config, log *slog.Logger, w io.Writer, dry bool) error
 	// Offline returns doctor's findings that need no agent. It is nil when Agent is.
 	Offline func(cfg config.Config) []*longshorev1.Finding
+	// Formats returns the statement of the agent's formats. It is nil when Agent is.
+	Formats func() string
 }
 
 // App is the state that the commands share.

@@ -11,6 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 	"github.com/longshore/longshore/internal/cli/base"
@@ -62,6 +64,12 @@ func upgradeNext(ctx context.Context, c *base.Client) ([]string, error) {
 		return nil, err
 	}
 	resp, err := c.Node.Upgrade(ctx, &longshorev1.UpgradeRequest{})
+	cut := err
+	if status.Code(err) == codes.Unavailable { // the agent may have stopped for the next program before it had sent its answer
+		resp, err = &longshorev1.UpgradeResponse{Upgraded: []string{AgentCommand}}, nil
+	} else {
+		cut = nil
+	}
 	if err != nil || !slices.Contains(resp.GetUpgraded(), AgentCommand) {
 		return resp.GetUpgraded(), err
 	}
@@ -76,6 +84,9 @@ func upgradeNext(ctx context.Context, c *base.Client) ([]string, error) {
 				return nil, fmt.Errorf("the installed agent did not start, and its predecessor continues: %s", v.GetUpgradeFailure())
 			}
 			return resp.GetUpgraded(), nil
+		}
+		if err == nil && cut != nil {
+			return nil, cut
 		}
 		select {
 		case <-ctx.Done():

@@ -12,13 +12,16 @@ import (
 
 // NewVersion returns the command version.
 func NewVersion(a *base.App) *cobra.Command {
-	var asJSON, only bool
+	var asJSON, only, formats bool
 	var format string
 	cmd := &cobra.Command{
 		Use:   "version",
 		Short: "Show the versions of this program and of the agent",
 		Args:  base.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if formats {
+				return a.Print("%s", a.Formats())
+			}
 			if only {
 				return a.Print("%s\n", a.Version)
 			}
@@ -46,6 +49,7 @@ func NewVersion(a *base.App) *cobra.Command {
 	}
 	cmd.Flags().StringVarP(&format, "format", "f", "", "template to fill, such as '{{.Server.Version}}', or json")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	cmd.Flags().BoolVar(&formats, "formats", false, "show the numbers of the formats that this program's agent reads and writes, without asking the agent")
 	cmd.Flags().BoolVar(&only, "client", false, "show only this program's version, without asking the agent")
 	return cmd
 }

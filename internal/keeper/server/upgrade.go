@@ -9,7 +9,11 @@ import (
 
 	"github.com/longshore/longshore/internal/keeper/kernel"
 	"github.com/longshore/longshore/internal/keeper/wire"
+	"github.com/longshore/longshore/internal/weaken"
 )
+
+// dies is the mark of test builds that die at a stage of the upgrade: 1, 2 in the program before, 3, 4 in the next one.
+const dies = "keeper-dies"
 
 // upgrade is a request to execute another program in place, which waits until no
 // command is running.
@@ -39,6 +43,7 @@ func (c *conn) beginUpgrade(s *Server, id uint64, path string) {
 		c.fail(s, id, wire.FailedPrecondition, "upgrade: another one is under way")
 		return
 	}
+	weaken.Die(dies, 1)
 	u := &upgrade{c: c, id: id, path: path}
 	s.upgrade = u
 	s.delays.after(releasePatience, func() {
@@ -90,6 +95,7 @@ func (s *Server) become(u *upgrade) error {
 	if s.nest.fd >= 0 {
 		keep = append(keep, s.nest.fd)
 	}
+	weaken.Die(dies, 2)
 	return execute(u.path, []string{kernel.KeeperName, "keeper", s.dir, kernel.Itoa(mem)}, kernel.SmallEnv(2), keep)
 }
 
@@ -277,6 +283,7 @@ func plus1(fd int) uint64 { return uint64(fd + 1) }
 
 // readResume takes over the state from the program before the upgrade.
 func (s *Server) readResume(mem int) ([]item, error) {
+	weaken.Die(dies, 3)
 	b, err := kernel.ReadFD(mem, wire.MaxBody)
 	_ = unix.Close(mem)
 	if err != nil {
@@ -356,6 +363,7 @@ func (s *Server) reconnect(f *handover) {
 			st.endStream(s, true)
 		}
 	}
+	weaken.Die(dies, 4)
 	if f.path != "" {
 		s.nest.send(s, wire.KindNestBinary, &wire.Program{Path: f.path})
 	}

@@ -3,13 +3,16 @@ package wire
 import (
 	"strconv"
 	"strings"
+
+	"github.com/longshore/longshore/internal/weaken"
 )
 
 // Formats returns a line with the release of a keeper's program and the numbers of its formats. An agent reads it before
 // it replaces a keeper by that program.
 func Formats(release string) string {
 	number := func(n int) string { return strconv.Itoa(n) }
-	return "longshore-keeper protocol " + number(Oldest) + " " + number(Version) + " handover " + number(OldestHandover) + " " + number(Handover) +
+	return "longshore-keeper protocol " + number(Oldest) + " " + number(int(Newest())) + " handover " +
+		number(weaken.Mark("keeper-handover-oldest", OldestHandover)) + " " + number(weaken.Mark("keeper-handover", Handover)) +
 		" release " + release + "\n"
 }
 

@@ -1,6 +1,10 @@
 package wire
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+
+	"github.com/longshore/longshore/internal/weaken"
+)
 
 // The protocol's version, and the oldest one that this code supports. A hello names
 // both. The two sides use the lower of their versions; a side that is too old is
@@ -12,6 +16,9 @@ const (
 	Version = 5
 	Oldest  = 1
 )
+
+// Newest returns the version that this program offers: Version, except in builds for tests.
+func Newest() uint64 { return uint64(weaken.Mark("keeper", Version)) }
 
 // VersionTask is the first version with KindLaunchPlan, KindAdvance, KindTask and
 // KindNamespaces.

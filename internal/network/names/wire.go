@@ -16,6 +16,9 @@ import (
 	"github.com/longshore/longshore/internal/shortage"
 )
 
+// Protocol is the number of the protocol between agent and process.
+const Protocol = 1
+
 // The operations of a request.
 const (
 	opHello = "hello" // the answer has Sandboxes, Pid and Unanswered

@@ -21,10 +21,17 @@ import (
 
 	"github.com/longshore/longshore/internal/dbfile"
 	"github.com/longshore/longshore/internal/state"
+	"github.com/longshore/longshore/internal/weaken"
 )
 
-// Schema is the version of the files' format.
-const Schema = 1
+// schema is the number of the files' format that this code writes, and OldestSchema the oldest one that it reads.
+const (
+	schema       = 1
+	OldestSchema = 1
+)
+
+// Schema returns the number of the files' format that this program writes: schema, except in builds for tests.
+func Schema() int { return weaken.Mark("state", schema) }
 
 // Options says where the store's files are.
 type Options struct {

@@ -161,7 +161,7 @@ func openDB(o dbfile.Options) (*dbfile.DB, error) {
 	if err != nil || version != "" {
 		return db, err
 	}
-	err = db.Update(func(tx *dbfile.Tx) error { return tx.Put(schemaKey, []byte(strconv.Itoa(Schema)), metaBucket) })
+	err = db.Update(func(tx *dbfile.Tx) error { return tx.Put(schemaKey, []byte(strconv.Itoa(Schema())), metaBucket) })
 	if err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
@@ -173,8 +173,8 @@ func checkSchema(path, version string) error {
 	if err != nil || n < 1 {
 		return fmt.Errorf("open %s: malformed schema %q: %w", path, version, errdefs.ErrDataLoss)
 	}
-	if n > Schema {
-		return fmt.Errorf("open %s: it has schema %d, this agent supports up to %d: %w", path, n, Schema, errdefs.ErrFailedPrecondition)
+	if n > Schema() {
+		return fmt.Errorf("open %s: it has schema %d, this agent supports up to %d: %w", path, n, Schema(), errdefs.ErrFailedPrecondition)
 	}
 	return nil
 }

@@ -121,7 +121,7 @@ func (l *eventLog) scan() error {
 	case r.headless:
 		// A line of the same length replaces the first one.
 		head := make([]byte, r.head)
-		copy(head, logHeader+strconv.Itoa(Schema))
+		copy(head, logHeader+strconv.Itoa(Schema()))
 		for i := len(logHeader) + 1; i < len(head); i++ {
 			head[i] = ' '
 		}
@@ -166,7 +166,7 @@ func (l *eventLog) begin(f *os.File) error {
 	if err != nil {
 		return err
 	}
-	head := append([]byte(logHeader+strconv.Itoa(Schema)+"\n"), logLine(lineCensus, l.last, list)...)
+	head := append([]byte(logHeader+strconv.Itoa(Schema())+"\n"), logLine(lineCensus, l.last, list)...)
 	if err := f.Truncate(0); err != nil {
 		return err
 	}

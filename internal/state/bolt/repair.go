@@ -140,12 +140,12 @@ func repairLog(path string, dry bool) (r dbfile.Report, err error) {
 		return r, nil
 	}
 	rest, lines := b[min(found.head, int64(len(b))):], 0
-	if _, err := readLog(bytes.NewReader(append([]byte(logHeader+strconv.Itoa(Schema)+"\n"), rest...)), path, func(string, uint64, []byte) error { lines++; return nil }); err != nil || lines == 0 {
+	if _, err := readLog(bytes.NewReader(append([]byte(logHeader+strconv.Itoa(Schema())+"\n"), rest...)), path, func(string, uint64, []byte) error { lines++; return nil }); err != nil || lines == 0 {
 		return r, fmt.Errorf("repair %s: it is of a newer version: %w", path, errdefs.ErrFailedPrecondition)
 	}
 	r.Damage, r.Whole, r.Entries = "its first line says another version than its others", true, lines
 	if dry {
 		return r, nil
 	}
-	return r, atomicfile.Write(path, append([]byte(logHeader+strconv.Itoa(Schema)+"\n"), rest...), 0o600)
+	return r, atomicfile.Write(path, append([]byte(logHeader+strconv.Itoa(Schema())+"\n"), rest...), 0o600)
 }

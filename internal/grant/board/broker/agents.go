@@ -13,6 +13,9 @@ import (
 	"github.com/longshore/longshore/internal/shortage"
 )
 
+// Protocol is the number of the protocol between agent and process.
+const Protocol = 1
+
 // op is the kind of a request.
 type op string
 
