@@ -257,7 +257,7 @@ vm-systemd: build ## the agent as a unit of systemd, in QEMU
 	hack/deps.sh vm
 	hack/vm.sh systemd
 
-vm-profiles: build ## AppArmor's default profile and SELinux' labels against thirty attempts, in QEMU
+vm-profiles: build ## AppArmor's default profile and SELinux' labels, in QEMU guests
 	hack/deps.sh vm
 	hack/vm.sh profiles
 

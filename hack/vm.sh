@@ -5,7 +5,7 @@
 #   hack/vm.sh powercut [N]   cuts the power N times (20) in the middle of work: hack/vm/powercut
 #   hack/vm.sh services [N]   reboots a node with twelve services N times (20), and cuts its power N times
 #   hack/vm.sh powercut-self  tests that test with a stand-in for the agent
-#   hack/vm.sh profiles [apparmor|selinux]  the tests of AppArmor and of SELinux, in a guest with each
+#   hack/vm.sh profiles [apparmor|small|debian]  the tests of AppArmor and of SELinux, the latter with each policy
 #   hack/vm.sh kata           longshore-guest as the first process of guests of its own: hack/vm/kata.sh
 #   hack/vm.sh shell          a shell in the guest; exit ends it, nothing is kept
 # Needs the packages of `hack/deps.sh vm` and root (the guest's files belong to
@@ -243,19 +243,21 @@ summary() { # file of end lines, packages wanted, seconds
       exit n < want || bad > 0 }' "$1"
 }
 
-# confines adds AppArmor's parser and the policy of SELinux to the guest.
+# confines adds AppArmor's parser and the policies of SELinux to the guest.
 confines() {
   added=$cache/profiles-$(cat hack/vm/profiles.sh hack/vm/apt.sh test/node/testdata/selinux/policy.conf | sha256sum | cut -c1-12).tar
   [ -e "$added" ] || hack/vm/profiles.sh "$added"
 }
 
-# profiles boots a guest for each of the two modules, with the files that a node needs for it.
-profiles() { # module, or none for both
-  local added kernel module status=0
+# profiles boots a guest for each of the two modules, with the files that a node needs for it: for SELinux with each policy.
+profiles() { # apparmor, a policy, or none for all
+  local added kernel module status=0 only=${LONGSHORE_VM_RUN:-}
   confines
-  for module in ${1:-apparmor selinux}; do
-    kernel="$module=1 security=$module"
-    case $module in apparmor) export LONGSHORE_VM_RUN='^TestAppArmor' ;; *) export LONGSHORE_VM_RUN='^TestSELinux' ;; esac
+  for module in ${1:-apparmor small debian}; do
+    case $module in
+    apparmor) export LONGSHORE_VM_RUN=${only:-^TestAppArmor} kernel="apparmor=1 security=apparmor" ;;
+    *) export LONGSHORE_VM_RUN=${only:-^TestSELinux} kernel="selinux=1 security=selinux longshore.policy=$module" ;;
+    esac
     (tests tests test/node) || status=1
   done
   return $status

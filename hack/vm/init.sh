@@ -102,7 +102,9 @@ esac
 [ ! -d /longshore/host ] || cp -a /longshore/host/. / # packages that the base does not have
 # The kernel takes a policy in one write.
 if [ -d /sys/fs/selinux ] && mount -t selinuxfs selinuxfs /sys/fs/selinux; then
-  dd if=/etc/selinux/longshore/policy of=/sys/fs/selinux/load bs=4M status=none && echo 1 >/sys/fs/selinux/enforce
+  policy=small
+  case $cmdline in *longshore.policy=*) policy=${cmdline##*longshore.policy=} ;; esac
+  dd if="/etc/selinux/${policy%% *}/policy" of=/sys/fs/selinux/load bs=8M status=none && echo 1 >/sys/fs/selinux/enforce
 fi
 sysctl -qw kernel.printk='3 4 1 3' fs.inotify.max_user_instances=1024
 ulimit -n 65536

@@ -31,7 +31,7 @@ func fail(name, hint, format string, args ...any) control.Finding {
 // doctor reports the findings about this node, with advice. With try it also starts a container.
 func (n *node) doctor(ctx context.Context, try bool) []control.Finding {
 	n.mend(true, true)
-	findings := []control.Finding{doctor.Kernel(), n.cgroupFinding(), doctor.Capabilities(), doctor.State(n.cfg.Agent.State), doctor.Devices(), confinementFinding(ctx, n.cfg.Face.CRI.Enabled && n.cfg.Face.CRI.SELinux)}
+	findings := []control.Finding{doctor.Kernel(), n.cgroupFinding(), doctor.Capabilities(), doctor.State(n.cfg.Agent.State), doctor.Devices(), confinementFinding(ctx, n.labelled())}
 	findings = append(findings, doctor.Space(n.cfg.Agent.Root, n.cfg.Agent.State)...)
 	findings = append(findings, n.runtimeFindings()...)
 	findings = append(findings, n.keeperFinding(ctx), programsFinding(n.processes(ctx), n.next.failure()), n.redundancy(ctx), n.networkFinding(ctx), n.imageFinding(), boardFinding(ctx, n), modulesFinding(n.modules), doctor.KernelLog(), n.checkpointFinding(ctx), connectionFinding(n.limits.Usage(), time.Now()), capacityFinding(n, keeperPid(ctx, n)), inotifyFinding(), n.usersFinding(ctx))

@@ -32,7 +32,7 @@ func TestDoctorNamesTheKernelsConfinement(t *testing.T) {
 	if !given.Seccomp || given.AppArmor || given.SELinux {
 		t.Skip("this kernel has others")
 	}
-	f := confinementFinding(t.Context(), true)
+	f := confinementFinding(t.Context(), "all pods")
 	if f.Status != control.FindingOK || !strings.HasPrefix(f.Detail, "containers are confined by seccomp") || strings.Contains(f.Detail, "SELinux") || strings.Contains(f.Detail, "AppArmor") {
 		t.Errorf("%+v", f)
 	}

@@ -33,6 +33,7 @@ import (
 	"github.com/longshore/longshore/internal/obs"
 	"github.com/longshore/longshore/internal/ocispec"
 	"github.com/longshore/longshore/internal/pin"
+	"github.com/longshore/longshore/internal/profile/selinux"
 	"github.com/longshore/longshore/internal/restart"
 	"github.com/longshore/longshore/internal/rootfs"
 	"github.com/longshore/longshore/internal/solo"
@@ -193,6 +194,11 @@ func (n *node) openEngine(pins core.Pinner, volumes core.Volumes) error {
 	if err != nil {
 		return err
 	}
+	if n.cfg.Engine.SELinux {
+		if err := selinux.Check(); err != nil {
+			return fmt.Errorf("engine.selinux: %w", err)
+		}
+	}
 	devices, err := cdi.New(n.cfg.Engine.CDIDirs)
 	if err != nil {
 		return err
@@ -221,7 +227,8 @@ func (n *node) openEngine(pins core.Pinner, volumes core.Volumes) error {
 	})
 	n.engine, err = engine.New(engine.Options{
 		Store: n.store, Runtimes: n.runtimes.usable, Default: n.runtimes.chosen, Supervisor: n.keeper, Images: n.images, Network: n.network,
-		Pinner: pins, Cgroups: n.cgroups, Roots: roots, Volumes: volumes, Restarts: restart.Rules{}, Return: returner, Joins: joiner, Users: n.users, OOMLog: kmsg.New(kmsg.Options{Logger: n.log}),
+		Pinner: pins, Cgroups: n.cgroups, Roots: roots, Volumes: volumes, Restarts: restart.Rules{}, Return: returner, Joins: joiner, Users: n.users,
+		Labels: selinux.Table{All: n.cfg.Engine.SELinux, Enabled: ocispec.SELinuxEnabled}, OOMLog: kmsg.New(kmsg.Options{Logger: n.log}),
 		Policies: adjust.Policies(adjust.Options{CDI: devices, Ulimits: limits, Owners: n.owned(), Node: given, Profiles: n.profiles(given.AppArmor)}),
 		State:    run, Init: n.binary, Files: n.files, Observer: stages{n.metrics}, Logger: n.log, FailPoint: failPoint(os.Getenv(failPointEnv)),
 	})

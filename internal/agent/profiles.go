@@ -28,9 +28,20 @@ func (n *node) profiles(on bool) adjust.Profiles {
 	return l
 }
 
-// confinementFinding reports which parts of the kernel confine containers. labelled says that each pod has
-// SELinux labels.
-func confinementFinding(ctx context.Context, labelled bool) control.Finding {
+// labelled says which containers have SELinux labels without asking for one.
+func (n *node) labelled() string {
+	switch {
+	case n.cfg.Engine.SELinux:
+		return "all containers"
+	case n.cfg.Face.CRI.Enabled && n.cfg.Face.CRI.SELinux:
+		return "all pods"
+	}
+	return ""
+}
+
+// confinementFinding reports which parts of the kernel confine containers. labelled says which of them have SELinux labels
+// without asking for one.
+func confinementFinding(ctx context.Context, labelled string) control.Finding {
 	given, err := ocispec.ReadNode()
 	if err != nil {
 		return fail("confinement", "", "%v", err)
@@ -40,10 +51,10 @@ func confinementFinding(ctx context.Context, labelled bool) control.Finding {
 		have = append(have, "seccomp")
 	}
 	switch {
-	case given.SELinux && labelled:
-		have = append(have, "SELinux (all pods)")
+	case given.SELinux && labelled != "":
+		have = append(have, "SELinux ("+labelled+")")
 	case given.SELinux:
-		have = append(have, "SELinux (requested labels only; see face.cri.selinux)")
+		have = append(have, "SELinux (requested labels only; see engine.selinux)")
 	}
 	if v, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION); errno == 0 && v > 0 {
 		have = append(have, "Landlock (programs with grants, containers with levels)")

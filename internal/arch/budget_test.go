@@ -159,7 +159,6 @@ var small = map[string]string{
 	"api/hub/v1":                  "the hub's API is generated here from the description, which can only be embedded beside it",
 	"internal/agent/heap":         "Go's collector, without anything of a node",
 	"internal/agent/trial":        "a client of the engine like a face, which the composition root is not",
-	"internal/profile/selinux":    "levels are any face's to choose, and it is the neighbour of apparmor",
 	"internal/adjust/cdi":         "CDI's library is linked by the agent only",
 	"internal/atomicfile":         "five packages of different layers replace files by it",
 	"internal/engine/audit":       "reads one transaction and knows no engine, so that what it checks is not checked by the code that wrote it",

@@ -67,8 +67,8 @@ func TestParseMount(t *testing.T) {
 	}
 	for in, want := range map[string]*longshorev1.Mount{
 		"/a:/b":           {Source: "/a", Target: "/b"},
-		"/a:/b:ro,z":      {Source: "/a", Target: "/b", ReadOnly: true},
-		"/a:/b:rshared,Z": {Source: "/a", Target: "/b", Propagation: "rshared"},
+		"/a:/b:ro,z":      {Source: "/a", Target: "/b", ReadOnly: true, Relabel: "z"},
+		"/a:/b:rshared,Z": {Source: "/a", Target: "/b", Propagation: "rshared", Relabel: "Z"},
 		".:/b":            {Source: here, Target: "/b"},
 		"./x:/b:rw":       {Source: filepath.Join(here, "x"), Target: "/b"},
 		"vol:/b:nocopy":   {Source: "vol", Target: "/b", NoCopy: true},

@@ -68,6 +68,8 @@ type Engine struct {
 	CDIDirs []string `toml:"cdi_dirs"`
 	// Ulimits are the resource limits of containers that ask for no other limit of the same name, as NAME=SOFT[:HARD].
 	Ulimits []string `toml:"ulimits"`
+	// SELinux labels the containers of all faces, unless they ask for no label. It needs a policy with their types.
+	SELinux bool `toml:"selinux"`
 	// GrantsPolicy is the file with the limits of programs' grants; "" limits them to the access of
 	// an ordinary container of the same request.
 	GrantsPolicy string `toml:"grants_policy"`

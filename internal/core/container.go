@@ -48,8 +48,10 @@ type ContainerConfig struct {
 	Cgroup Cgroup   `json:"cgroup"` // zero: below the sandbox's
 	Root   Root     `json:"root"`
 	// FileLabel is the SELinux label of all files in the root and in the mounted Images.
-	FileLabel string        `json:"file_label,omitempty"`
-	Volumes   []VolumeMount `json:"volumes,omitempty"`
+	FileLabel string `json:"file_label,omitempty"`
+	// Labelled gives the container the SELinux labels of its sandbox, if its root is an image's.
+	Labelled bool          `json:"labelled,omitempty"`
+	Volumes  []VolumeMount `json:"volumes,omitempty"`
 	// Images are mounted on the host, read-only. The SpecFunc gets their paths and decides where
 	// they appear in the container.
 	Images []ImageMount `json:"images,omitempty"`
@@ -138,6 +140,9 @@ type VolumeMount struct {
 	Target   string `json:"target"`
 	ReadOnly bool   `json:"read_only,omitempty"`
 	NoCopy   bool   `json:"no_copy,omitempty"`
+	// Private gives the files of the volume the SELinux level of the container. Otherwise all labelled containers may
+	// use them.
+	Private bool `json:"private,omitempty"`
 	// SubPath is the file or directory of the volume that is mounted, relative; "" is all. It is
 	// resolved through no link when it is mounted, and must exist. Nothing is copied then.
 	SubPath string `json:"sub_path,omitempty"`

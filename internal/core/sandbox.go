@@ -93,6 +93,7 @@ type SandboxConfig struct {
 	Resources  *specs.LinuxResources  `json:"resources,omitempty"`  // of the sandbox's own cgroup; nil leaves it unlimited
 	Sysctls    map[string]string      `json:"sysctls,omitempty"`    // set in the Shared namespaces
 	ShmBytes   int64                  `json:"shm_bytes,omitempty"`  // size of the shared /dev/shm; 0 is 64 MiB
+	SELinux    *SELinux               `json:"selinux,omitempty"`    // asks for labels; LabelTable completes FileLabel. nil: none
 	FileLabel  string                 `json:"file_label,omitempty"` // the SELinux label of the files that its containers share
 	Durable    bool                   `json:"durable,omitempty"`    // its record outlives a boot; its containers are durable too
 }

@@ -59,6 +59,7 @@ type build struct {
 	fs       *os.Root
 	image    *ocispec.ImageConfig
 	volumes  []specs.Mount
+	relabel  []core.Relabel
 	images   []string
 	spec     *specs.Spec
 	made     func() error // waits until the cgroup exists, without limits
@@ -94,6 +95,9 @@ func (v view) newBuild(cfg core.ContainerConfig) (*build, error) {
 // held.
 func (b *build) in(ctx context.Context, v view, sb core.Sandbox) error {
 	b.sb = sb
+	if b.cfg.Labelled && b.cfg.Root.Image != "" {
+		b.cfg.FileLabel, b.c.Config.FileLabel = sb.Config.FileLabel, sb.Config.FileLabel
+	}
 	if b.cfg.Durable && !sb.Config.Durable {
 		return fmt.Errorf("a durable container is in a durable sandbox: %w", errdefs.ErrInvalidArgument)
 	}

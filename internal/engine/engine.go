@@ -56,6 +56,8 @@ type Options struct {
 	Joins func(r scope.Records, lock scope.Lock) core.Joiner
 	// Users gives sandboxes user namespaces. With nil only those have one that bring their mappings.
 	Users core.UserTable
+	// Labels gives SELinux labels. With nil there are only those that requests have.
+	Labels core.LabelTable
 	// OOMLog reads the kernel log; nil when it cannot be read.
 	OOMLog core.OOMLog
 	// State is the directory of bundles and sandbox files. It need not survive a boot.

@@ -133,13 +133,22 @@ func (b *sandboxBuild) reserve(ctx context.Context) error {
 	if err := b.users(ctx); err != nil {
 		return err
 	}
-	err := b.e.o.Store.Update(func(tx core.Tx) error {
+	f, err := b.e.featuresOf(ctx, b.rt)
+	if err != nil {
+		return err
+	}
+	err = b.e.o.Store.Update(func(tx core.Tx) error {
 		if first, err := tx.Sandboxes().ByKey(b.sb.Owner, b.sb.Key); err == nil {
 			b.first = &first
 			return fmt.Errorf("its name is in use by sandbox %s, which is %s: %w", first.ID, first.State, errdefs.ErrAlreadyExists)
 		}
 		if b.e.o.Users != nil {
 			if err := b.e.o.Users.Take(tx, &b.sb.Config); err != nil {
+				return err
+			}
+		}
+		if b.e.o.Labels != nil {
+			if err := b.e.o.Labels.Take(tx, &b.sb.Config, f); err != nil {
 				return err
 			}
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine/etc"
 	"github.com/longshore/longshore/internal/engine/owned"
+	"github.com/longshore/longshore/internal/ocispec"
 	"github.com/longshore/longshore/internal/weaken"
 )
 
@@ -60,7 +61,11 @@ func (b *build) own(ctx context.Context) error {
 		in.Join[j.Namespace] = path
 	}
 	owned.Apply(b.spec, in)
-	return nil
+	list := append(b.relabel, ocispec.TakeRelabels(b.spec)...)
+	if b.e.o.Labels == nil || !b.cfg.Labelled {
+		return nil
+	}
+	return b.e.o.Labels.Label(&b.sb.Config, &b.c.Config, b.spec, list)
 }
 
 // etc gives the container the sandbox's files in /etc, except where its spec has mounts: in the

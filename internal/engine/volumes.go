@@ -2,7 +2,9 @@ package engine
 
 import (
 	"context"
+	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine/owned"
@@ -49,6 +51,7 @@ func (b *build) takeVolumes(ctx context.Context) error {
 			return err
 		}
 		b.volumes = append(b.volumes, m)
+		b.relabel = append(b.relabel, core.Relabel{Path: strings.TrimSuffix(m.Source, filepath.Join("/", v.SubPath)), Private: v.Private, Once: !v.Private})
 	}
 	return nil
 }

@@ -154,6 +154,8 @@ type Bind struct {
 	// Propagation is "", private, rprivate, slave, rslave, shared or rshared;
 	// "" is rprivate.
 	Propagation string
+	// Relabel is "", or z or Z for SELinux labels of the files: see TakeRelabels.
+	Relabel string
 	// NonRecursive leaves out mounts below Source.
 	NonRecursive bool
 	// UIDs and GIDs map the owners of files ("idmap"); the runtime must have
@@ -184,6 +186,9 @@ func (b Bind) Mount() (specs.Mount, error) {
 		m.Options = append(m.Options, "rbind")
 	}
 	m.Options = append(m.Options, prop)
+	if b.Relabel != "" {
+		m.Options = append(m.Options, b.Relabel)
+	}
 	switch {
 	case b.RecursiveReadOnly && !b.ReadOnly:
 		return specs.Mount{}, fmt.Errorf("mount %s: recursive read-only without read-only: %w", b.Target, errdefs.ErrInvalidArgument)

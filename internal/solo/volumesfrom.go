@@ -10,6 +10,7 @@ import (
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 	"github.com/longshore/longshore/internal/invalid"
+	"github.com/longshore/longshore/internal/ocispec"
 )
 
 // volumesFrom adds the volumes and binds of the containers in volumes_from to a request, except at targets that the
@@ -27,10 +28,12 @@ func (s *Service) volumesFrom(ctx context.Context, req *longshorev1.CreateReques
 	}
 	for _, from := range req.GetVolumesFrom() {
 		name, mode, _ := strings.Cut(from, ":")
-		readOnly := false
+		readOnly, relabel := false, ""
 		for o := range strings.SplitSeq(mode, ",") {
 			switch o {
-			case "", "rw", "z", "Z":
+			case "", "rw":
+			case ocispec.RelabelShared, ocispec.RelabelPrivate:
+				relabel = o
 			case "ro":
 				readOnly = true
 			default:
@@ -54,7 +57,7 @@ func (s *Service) volumesFrom(ctx context.Context, req *longshorev1.CreateReques
 		for _, m := range found {
 			if at := path.Clean(m.GetTarget()); !taken[at] {
 				taken[at] = true
-				m.ReadOnly = m.GetReadOnly() || readOnly
+				m.ReadOnly, m.Relabel = m.GetReadOnly() || readOnly, relabel
 				req.Mounts = append(req.Mounts, m)
 			}
 		}

@@ -85,7 +85,13 @@ func newUserFaces(t *testing.T) *userFaces {
 // newUserFacesWith starts a node with more of its configuration, which begins in the section [engine].
 func newUserFacesWith(t *testing.T, more string) *userFaces {
 	t.Helper()
-	n := nodetest.Start(t, nodetest.Options{Config: more + "[face.swarm]\nenabled = true\n[face.mesos]\nenabled = true\n"})
+	return newUserFacesAt(t, "", more)
+}
+
+// newUserFacesAt is newUserFacesWith in a directory of the caller's, unless that is "".
+func newUserFacesAt(t *testing.T, dir, more string) *userFaces {
+	t.Helper()
+	n := nodetest.Start(t, nodetest.Options{Dir: dir, Config: more + "[face.swarm]\nenabled = true\n[face.mesos]\nenabled = true\n"})
 	built, err := nodetest.BusyboxImage()
 	if err != nil {
 		t.Skipf("no busybox-static: %v", err)

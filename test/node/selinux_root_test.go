@@ -113,30 +113,9 @@ func (f *labelled) levelOf(name string) string {
 // files of other pods and of the host, which a privileged container can.
 func TestSELinuxSeparatesPods(t *testing.T) {
 	seLinux(t, func(t *testing.T) {
-		home, err := os.MkdirTemp("", "longshore-node-")
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = os.RemoveAll(home) })
-		// As restorecon does on a node: layers have the type of the directory.
-		images := filepath.Join(home, "root", "image")
-		if err := os.MkdirAll(images, 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := unix.Setxattr(images, "security.selinux", []byte("system_u:object_r:container_ro_file_t:s0\x00"), 0); err != nil {
-			t.Fatal(err)
-		}
-		n := nodetest.Start(t, nodetest.Options{Dir: home, Config: "[face.cri]\nselinux = true\n"})
+		n := nodetest.Start(t, nodetest.Options{Dir: labelledHome(t), Config: "[face.cri]\nselinux = true\n"})
 		f := &labelled{userFaces: &userFaces{t: t, n: n, image: n.Busybox(t)}}
-		host, shared := filepath.Join(n.Dir, "host"), filepath.Join(n.Dir, "shared")
-		for _, dir := range []string{host, shared} {
-			if err := os.Mkdir(dir, 0o777); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.WriteFile(filepath.Join(dir, "file"), []byte("content\n"), 0o666); err != nil {
-				t.Fatal(err)
-			}
-		}
+		host, shared := hostDir(t, n, "host"), hostDir(t, n, "shared")
 		one, two := f.newPod(nil), f.newPod(nil)
 		all := f.newPod(func(sc *runtimeapi.LinuxSandboxSecurityContext) { sc.Privileged = true })
 

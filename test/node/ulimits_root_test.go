@@ -1,6 +1,8 @@
 package node
 
 import (
+	"net/http"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -37,5 +39,30 @@ func TestDefaultUlimits(t *testing.T) {
 		must("55\n66\n10000", "exec", "a", "/bin/sh", "-c", show)
 		must("nofile 55 fsize 5120000", "inspect", "-f", "{{range .HostConfig.Ulimits}}{{.Name}} {{.Soft}} {{end}}", "a")
 		n.Check()
+	})
+}
+
+// TestDefaultUlimitsOfEveryFace shows engine.ulimits in the containers of every orchestrator.
+func TestDefaultUlimitsOfEveryFace(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		dir := t.TempDir()
+		socket := filepath.Join(dir, "docker.sock")
+		f := newUserFacesWith(t, "ulimits = [\"nofile=333:444\"]\n[face.docker]\nenabled = true\nsocket = \""+socket+"\"\n")
+		docker := dockerAPI{t, socket}
+		if code := docker.call("POST", "/images/create?fromImage="+strings.ReplaceAll(f.image, ":", "%3A"), nil, nil); code != http.StatusOK {
+			t.Fatalf("pull: %d", code)
+		}
+		docker.run("dockerlimits", f.image, map[string]any{}, "/bin/sleep", "1000")
+		docker.run("dockerown", f.image, map[string]any{"Ulimits": []map[string]any{{"Name": "nofile", "Soft": 55, "Hard": 66}}}, "/bin/sleep", "1000")
+		limits := map[string]string{"dockerlimits": "333 444", "dockerown": "55 66"}
+		for face, start := range map[string]func(name, user string, nnp bool) made{"cli": f.byCLI, "cri": f.byCRI, "swarm": f.bySwarm, "nomad": f.byNomad, "mesos": f.byMesos} {
+			limits[start(face+"limits", "0", false).key] = "333 444"
+		}
+		for name, want := range limits {
+			if got := f.cli("exec", "--force", f.id(name), "/bin/sh", "-c", "awk '/open files/ {print $4, $5}' /proc/1/limits"); got != want {
+				t.Errorf("%s has %q, want %s", name, got, want)
+			}
+		}
+		f.n.Check()
 	})
 }

@@ -1487,6 +1487,7 @@ type CreateRequest struct {
 	Seccomp                []byte               `protobuf:"bytes,40,opt,name=seccomp,proto3" json:"seccomp,omitempty"`                                                                           // the system call filter, as Docker or OCI write it; empty: the default
 	SeccompUnconfined      bool                 `protobuf:"varint,41,opt,name=seccomp_unconfined,json=seccompUnconfined,proto3" json:"seccomp_unconfined,omitempty"`                             // no system call filter
 	Apparmor               string               `protobuf:"bytes,42,opt,name=apparmor,proto3" json:"apparmor,omitempty"`                                                                         // name of a loaded profile
+	Selinux                []string             `protobuf:"bytes,151,rep,name=selinux,proto3" json:"selinux,omitempty"`                                                                          // disable, or parts of the SELinux label: user:, role:, type:, level:, filetype: and a value
 	Unmasked               bool                 `protobuf:"varint,43,opt,name=unmasked,proto3" json:"unmasked,omitempty"`                                                                        // hide nothing of /proc and /sys
 	Groups                 []string             `protobuf:"bytes,44,rep,name=groups,proto3" json:"groups,omitempty"`                                                                             // further groups, by name or number
 	Pid                    string               `protobuf:"bytes,45,opt,name=pid,proto3" json:"pid,omitempty"`                                                                                   // "": its own pid namespace; host
@@ -1860,6 +1861,13 @@ func (x *CreateRequest) GetApparmor() string {
 		return x.Apparmor
 	}
 	return ""
+}
+
+func (x *CreateRequest) GetSelinux() []string {
+	if x != nil {
+		return x.Selinux
+	}
+	return nil
 }
 
 func (x *CreateRequest) GetUnmasked() bool {
@@ -3123,8 +3131,9 @@ type Mount struct {
 	NoCopy      bool   `protobuf:"varint,6,opt,name=no_copy,json=noCopy,proto3" json:"no_copy,omitempty"` // do not fill a new volume with what the image has there
 	// The volume has no name, and goes with the container when it is removed
 	// with its volumes. Its source is empty.
-	Anonymous     bool `protobuf:"varint,7,opt,name=anonymous,proto3" json:"anonymous,omitempty"`
-	ByMount       bool `protobuf:"varint,8,opt,name=by_mount,json=byMount,proto3" json:"by_mount,omitempty"` // of --mount, and not of -v: inspect shows it among the mounts
+	Anonymous     bool   `protobuf:"varint,7,opt,name=anonymous,proto3" json:"anonymous,omitempty"`
+	ByMount       bool   `protobuf:"varint,8,opt,name=by_mount,json=byMount,proto3" json:"by_mount,omitempty"` // of --mount, and not of -v: inspect shows it among the mounts
+	Relabel       string `protobuf:"bytes,9,opt,name=relabel,proto3" json:"relabel,omitempty"`                 // SELinux labels of the files: z for all containers, Z for this one; "": a path of the host keeps them
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3213,6 +3222,13 @@ func (x *Mount) GetByMount() bool {
 		return x.ByMount
 	}
 	return false
+}
+
+func (x *Mount) GetRelabel() string {
+	if x != nil {
+		return x.Relabel
+	}
+	return ""
 }
 
 // ImageMount places the content of an image or an artifact in the container, read-only.
@@ -6064,7 +6080,7 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\x04args\x18\x02 \x03(\tR\x04args\x124\n" +
 	"\astarted\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\astarted\x126\n" +
 	"\bfinished\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\bfinished\x12/\n" +
-	"\aautopsy\x18\x05 \x01(\v2\x15.longshore.v1.AutopsyR\aautopsy\"\xea\x19\n" +
+	"\aautopsy\x18\x05 \x01(\v2\x15.longshore.v1.AutopsyR\aautopsy\"\x85\x1a\n" +
 	"\rCreateRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05image\x18\x02 \x01(\tR\x05image\x12\x12\n" +
@@ -6116,7 +6132,8 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\asysctls\x18' \x03(\v2(.longshore.v1.CreateRequest.SysctlsEntryR\asysctls\x12\x18\n" +
 	"\aseccomp\x18( \x01(\fR\aseccomp\x12-\n" +
 	"\x12seccomp_unconfined\x18) \x01(\bR\x11seccompUnconfined\x12\x1a\n" +
-	"\bapparmor\x18* \x01(\tR\bapparmor\x12\x1a\n" +
+	"\bapparmor\x18* \x01(\tR\bapparmor\x12\x19\n" +
+	"\aselinux\x18\x97\x01 \x03(\tR\aselinux\x12\x1a\n" +
 	"\bunmasked\x18+ \x01(\bR\bunmasked\x12\x16\n" +
 	"\x06groups\x18, \x03(\tR\x06groups\x12\x10\n" +
 	"\x03pid\x18- \x01(\tR\x03pid\x12\x10\n" +
@@ -6239,7 +6256,7 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\aoptions\x18\x03 \x03(\tR\aoptions\".\n" +
 	"\x04Size\x12\x12\n" +
 	"\x04cols\x18\x01 \x01(\rR\x04cols\x12\x12\n" +
-	"\x04rows\x18\x02 \x01(\rR\x04rows\"\xe3\x01\n" +
+	"\x04rows\x18\x02 \x01(\rR\x04rows\"\xfd\x01\n" +
 	"\x05Mount\x12\x16\n" +
 	"\x06source\x18\x01 \x01(\tR\x06source\x12\x16\n" +
 	"\x06target\x18\x02 \x01(\tR\x06target\x12\x1b\n" +
@@ -6248,7 +6265,8 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\vpropagation\x18\x05 \x01(\tR\vpropagation\x12\x17\n" +
 	"\ano_copy\x18\x06 \x01(\bR\x06noCopy\x12\x1c\n" +
 	"\tanonymous\x18\a \x01(\bR\tanonymous\x12\x19\n" +
-	"\bby_mount\x18\b \x01(\bR\abyMount\"\xb3\x01\n" +
+	"\bby_mount\x18\b \x01(\bR\abyMount\x12\x18\n" +
+	"\arelabel\x18\t \x01(\tR\arelabel\"\xb3\x01\n" +
 	"\n" +
 	"ImageMount\x12\x14\n" +
 	"\x05image\x18\x01 \x01(\tR\x05image\x12\x16\n" +

@@ -35,7 +35,7 @@ func container(r map[string]any) Filled {
 		ContainerJSONBase: &dockertypes.ContainerJSONBase{
 			ID: o.text("id"), Created: o.text("created"), Path: program, Args: rest, State: state(o), Image: o.text("image"), LogPath: logPath,
 			Name: "/" + o.text("name"), RestartCount: restarts, Driver: storageDriver, Platform: "linux",
-			AppArmorProfile: o.text("spec", "process", "apparmorProfile"), ExecIDs: execs(o), HostConfig: hostConfig(o, mounted),
+			AppArmorProfile: o.text("spec", "process", "apparmorProfile"), ProcessLabel: o.text("spec", "process", "selinuxLabel"), MountLabel: o.text("config", "file_label"), ExecIDs: execs(o), HostConfig: hostConfig(o, mounted),
 			GraphDriver: graphDriver(o.textMap("layers")),
 		},
 		Config: config(o, args), NetworkSettings: network(o), Mounts: []dockertypes.MountPoint{},

@@ -19,7 +19,7 @@ const (
 	noIDs    = "ids of the node cannot be chosen: use UserNS=auto"
 	noPods   = "there are no pods: put the containers on one .network"
 	noRetry  = "ignored: a pull is not repeated; systemd repeats the start (Restart=)"
-	noLabels = "Longshore sets no SELinux labels"
+	noNested = "SELinux labels cannot be set in a container"
 	noProbe  = "there is no second check for the start: use HealthStartPeriod="
 	healthy5 = "ignored: the last five results are kept (longshore inspect)"
 )
@@ -98,11 +98,11 @@ func containerKeys() []Key {
 		{c, "RunInit", Works, "", on("--init")},
 		{c, "SeccompProfile", Works, "", prefixed("security-opt", "seccomp=")},
 		{c, "Secret", Refused, "there is no store of secrets: use a file of the node with Volume=…:ro, or EnvironmentFile=", never},
-		{c, "SecurityLabelDisable", Differs, "no effect: " + noLabels, on()},
-		{c, "SecurityLabelFileType", Refused, noLabels, never},
-		{c, "SecurityLabelLevel", Refused, noLabels, never},
-		{c, "SecurityLabelNested", Refused, noLabels, unlessFalse},
-		{c, "SecurityLabelType", Refused, noLabels, never},
+		{c, "SecurityLabelDisable", Works, "", on("--security-opt", "label=disable")},
+		{c, "SecurityLabelFileType", Works, "", prefixed("security-opt", "label=filetype:")},
+		{c, "SecurityLabelLevel", Works, "", prefixed("security-opt", "label=level:")},
+		{c, "SecurityLabelNested", Refused, noNested, unlessFalse},
+		{c, "SecurityLabelType", Works, "", prefixed("security-opt", "label=type:")},
 		{c, "ServiceName", Works, "", nil},
 		{c, "ShmSize", Works, "", one("shm-size")},
 		{c, "StartWithPod", Refused, noPods, never},

@@ -230,6 +230,9 @@ func security(l *argList, r *longshorev1.CreateRequest) {
 	if r.GetApparmor() != "" {
 		l.text("security-opt", "apparmor="+r.GetApparmor())
 	}
+	for _, part := range r.GetSelinux() {
+		l.text("security-opt", "label="+part)
+	}
 	if r.GetUnmasked() {
 		l.text("security-opt", "systempaths=unconfined")
 	}

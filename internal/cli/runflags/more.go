@@ -38,7 +38,7 @@ func (f *moreFlags) define(fl *pflag.FlagSet, r *longshorev1.CreateRequest) {
 	fl.StringArrayVar(&f.gpus, "gpus", nil, "GPUs by the Container Device Interface: all, or device=NAME[,NAME]; short for --device nvidia.com/gpu=…")
 	fl.StringVar(&f.shm, "shm-size", "", "size of /dev/shm, such as 256m (default: 64m)")
 	fl.StringArrayVar(&f.sysctls, "sysctl", nil, "kernel parameter of the container's own namespaces, NAME=value")
-	fl.StringArrayVar(&f.security, "security-opt", nil, "seccomp=FILE|unconfined, apparmor=PROFILE, landlock=LEVEL[,LEVEL], no-new-privileges[=false], systempaths=unconfined")
+	fl.StringArrayVar(&f.security, "security-opt", nil, "seccomp=FILE|unconfined, apparmor=PROFILE, label=LABEL, landlock=LEVEL[,LEVEL], no-new-privileges[=false], systempaths=unconfined")
 	fl.StringArrayVar(&r.Groups, "group-add", nil, "further group, by name or number")
 	fl.StringVar(&r.Pid, "pid", "", "pid namespace: host, container:NAME, or empty for its own")
 	fl.StringVar(&r.Ipc, "ipc", "", "ipc namespace: host, container:NAME, shareable, or empty for its own")
@@ -270,9 +270,10 @@ func AddSecurity(r *longshorev1.CreateRequest, s string) error {
 		addAnnotation(r, core.LandlockAnnotation, value)
 	case name == "systempaths" && value == "unconfined":
 		r.Unmasked = true
-	case name == "label" && value == "disable": // we set no label
+	case name == "label" && ok:
+		r.Selinux = append(r.Selinux, value)
 	default:
-		return errors.New("only seccomp=FILE, seccomp=unconfined, apparmor=PROFILE, landlock=LEVELS, no-new-privileges, systempaths=unconfined and label=disable are supported")
+		return errors.New("only seccomp=FILE, seccomp=unconfined, apparmor=PROFILE, label=LABEL, landlock=LEVELS, no-new-privileges and systempaths=unconfined are supported")
 	}
 	return nil
 }

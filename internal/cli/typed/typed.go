@@ -62,7 +62,9 @@ func mountOption(m *longshorev1.Mount, option string) error {
 		m.NoCopy = true
 	case "private", "rprivate", "slave", "rslave", "shared", "rshared":
 		m.Propagation = option
-	case "z", "Z", "cached", "delegated", "consistent": // ignore SELinux labels, which we do not set, and hints for other systems
+	case "z", "Z":
+		m.Relabel = option
+	case "cached", "delegated", "consistent": // ignore hints for other systems
 	default:
 		return fmt.Errorf("option %q is none of ro, rw, nocopy, z, Z, private, rprivate, slave, rslave, shared, rshared", option)
 	}

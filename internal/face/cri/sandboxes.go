@@ -26,11 +26,7 @@ func (s *server) RunPodSandbox(ctx context.Context, req *v1.RunPodSandboxRequest
 	if _, err := s.pulledProfile(req.GetConfig().GetLinux().GetSecurityContext().GetSeccomp()); err != nil {
 		return nil, fmt.Errorf("run sandbox %s: %w", req.GetConfig().GetMetadata().GetName(), err)
 	}
-	release, err := labelSandbox(ctx, s, &cfg, req.GetConfig().GetLinux().GetSecurityContext())
-	if err != nil {
-		return nil, err
-	}
-	defer release()
+	askLabels(&cfg, s.cfg.SELinux, req.GetConfig().GetLinux().GetSecurityContext())
 	if d := req.GetConfig().GetLogDirectory(); d != "" && s.as.paths == nil {
 		if err := os.MkdirAll(d, 0o755); err != nil {
 			return nil, invalid.Errorf("log directory: %v", err)

@@ -1,61 +1,22 @@
 package cri
 
 import (
-	"context"
-	"errors"
 	"fmt"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
-	"github.com/opencontainers/selinux/go-selinux/label"
-	"golang.org/x/sys/unix"
 
 	v1 "github.com/longshore/longshore/api/cri/v1"
 	"github.com/longshore/longshore/internal/core"
-	"github.com/longshore/longshore/internal/invalid"
 	"github.com/longshore/longshore/internal/ocispec"
 	"github.com/longshore/longshore/internal/profile/selinux"
 )
 
-// labelSandbox sets the label of the files that the pod's containers share: with the requested level, or
-// with one of its own if face.cri.selinux is set. The caller calls release when the sandbox's record
-// exists, or its creation has failed.
-func labelSandbox(ctx context.Context, s *server, cfg *core.SandboxConfig, sc *v1.LinuxSandboxSecurityContext) (release func(), err error) {
-	release = func() {}
-	o := ocispec.SELinux{User: sc.GetSelinuxOptions().GetUser(), Level: sc.GetSelinuxOptions().GetLevel()}
-	if sc.GetPrivileged() || !ocispec.SELinuxEnabled() || !s.cfg.SELinux && sc.GetSelinuxOptions() == nil {
-		return release, nil
+// askLabels asks for labels of the pod and of the files that its containers share: with the requested level, or with one of
+// its own.
+func askLabels(cfg *core.SandboxConfig, always bool, sc *v1.LinuxSandboxSecurityContext) {
+	if !sc.GetPrivileged() && ocispec.SELinuxEnabled() {
+		cfg.SELinux = &core.SELinux{User: sc.GetSelinuxOptions().GetUser(), Level: sc.GetSelinuxOptions().GetLevel(), Always: always || sc.GetSelinuxOptions() != nil}
 	}
-	f, err := features(ctx, s.engine, cfg.Runtime)
-	if err != nil {
-		return nil, err
-	}
-	if f.Path != "" {
-		// It would not label the standard streams, and the kernel would replace them.
-		return nil, invalid.Errorf("SELinux labels: only the runtime native gives labelled containers their output, and the runtime of this pod is %s", f.Path)
-	}
-	if s.cfg.SELinux && o.Level == "" {
-		if o.Level, release, err = freeLevel(ctx, s); err != nil {
-			return nil, err
-		}
-	}
-	if _, cfg.FileLabel, err = o.Labels(); err != nil {
-		release()
-		return nil, err
-	}
-	return release, nil
-}
-
-// freeLevel returns a level that no sandbox has.
-func freeLevel(ctx context.Context, s *server) (level string, release func(), err error) {
-	list, err := s.engine.Sandboxes(ctx, core.Filter{})
-	if err != nil {
-		return "", nil, err
-	}
-	used := map[string]bool{}
-	for _, sb := range list {
-		used[selinux.LevelOf(sb.Config.FileLabel)] = true
-	}
-	return s.levels.Choose(func(level string) bool { return used[level] })
 }
 
 // label sets the process's SELinux label and the label of the container's mounts.
@@ -100,9 +61,8 @@ func (a containerAsk) relabel() error {
 		if !m.GetSelinuxRelabel() || isImage(m) {
 			continue
 		}
-		// A filesystem that has no labels needs none.
-		if err := label.Relabel(m.GetHostPath(), files, false); err != nil && !errors.Is(err, unix.ENOTSUP) {
-			return invalid.Errorf("mount %s: selinux label: %v", m.GetContainerPath(), err)
+		if err := selinux.Relabel(m.GetHostPath(), files, false); err != nil {
+			return fmt.Errorf("mount %s: %w", m.GetContainerPath(), err)
 		}
 	}
 	return nil
@@ -113,13 +73,7 @@ func (c Config) checkSELinux() error {
 	if !c.SELinux {
 		return nil
 	}
-	process, files, err := ocispec.SELinux{Level: "s0:c1,c2"}.Labels()
-	for _, l := range []string{process, files} {
-		if err == nil {
-			err = selinux.Usable(l)
-		}
-	}
-	if err != nil {
+	if err := selinux.Check(); err != nil {
 		return fmt.Errorf("face.cri.selinux: %w", err)
 	}
 	return nil

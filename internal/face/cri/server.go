@@ -19,7 +19,6 @@ import (
 	"github.com/longshore/longshore/internal/face/cri/secprofile"
 	"github.com/longshore/longshore/internal/face/cri/stream"
 	"github.com/longshore/longshore/internal/invalid"
-	"github.com/longshore/longshore/internal/profile/selinux"
 )
 
 // server implements both services. Each call is: find, translate, one or two verbs of the engine,
@@ -40,7 +39,6 @@ type server struct {
 		containers listcache.Cache[core.Container, []byte]
 	}
 
-	levels     selinux.Levels
 	background sync.WaitGroup // work that continues after an answer
 	urls       urls
 	// checkpoint says why this node could make no checkpoints. nil: unknown.

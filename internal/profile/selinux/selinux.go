@@ -2,17 +2,17 @@
 // files of another.
 //
 // Two containers of the same type are separated by their levels: each sandbox has two categories that no
-// other sandbox has. Start at Levels.Choose.
+// other sandbox has. Start at Table.Take.
 package selinux
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"strings"
-	"sync"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/longshore/longshore/internal/ocispec"
 )
 
 // categories is the number of categories that policies define: c0 to c1023.
@@ -35,33 +35,15 @@ func Usable(label string) error {
 	return nil
 }
 
-// Levels chooses levels. The zero value is ready to use.
-type Levels struct {
-	mu    sync.Mutex      // guards being
-	being map[string]bool // levels of sandboxes that have no record yet
-}
-
-// Choose returns a level that is not used and that no other caller has chosen. Release must be called
-// when the sandbox's record exists or its creation has failed. ErrUnavailable when no level is free.
-func (l *Levels) Choose(used func(level string) bool) (level string, release func(), err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for range attempts {
-		level := pair(rand.IntN(categories), rand.IntN(categories-1)) //nolint:gosec // not a secret
-		if used(level) || l.being[level] {
-			continue
+// Check returns an error unless the kernel and its policy have the labels of containers.
+func Check() error {
+	process, files, err := ocispec.SELinux{Level: pair(1, 1)}.Labels()
+	for _, l := range []string{process, files} {
+		if err == nil {
+			err = Usable(l)
 		}
-		if l.being == nil {
-			l.being = map[string]bool{}
-		}
-		l.being[level] = true
-		return level, func() {
-			l.mu.Lock()
-			defer l.mu.Unlock()
-			delete(l.being, level)
-		}, nil
 	}
-	return "", nil, fmt.Errorf("all SELinux levels are in use: %w", errdefs.ErrUnavailable)
+	return err
 }
 
 // pair returns the level with category a and another one, the b-th of the others.

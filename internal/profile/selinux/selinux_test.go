@@ -28,33 +28,6 @@ func TestPairs(t *testing.T) {
 	}
 }
 
-// TestChosenLevelsAreFree: neither a used one nor one that another caller has not released.
-func TestChosenLevelsAreFree(t *testing.T) {
-	var l Levels
-	used, all := map[string]bool{}, map[string]bool{}
-	for i := range 2000 {
-		level, release, err := l.Choose(func(level string) bool { return used[level] })
-		if err != nil || all[level] {
-			t.Fatalf("choice %d is %s: chosen before %v, %v", i, level, all[level], err)
-		}
-		all[level] = true
-		if i%2 == 0 {
-			used[level] = true
-			release()
-		}
-	}
-	if len(l.being) != 1000 {
-		t.Errorf("%d levels are held", len(l.being))
-	}
-}
-
-func TestNoLevelIsFree(t *testing.T) {
-	var l Levels
-	if level, _, err := l.Choose(func(string) bool { return true }); !errdefs.IsUnavailable(err) {
-		t.Errorf("%q, %v", level, err)
-	}
-}
-
 func TestLevelOf(t *testing.T) {
 	for label, want := range map[string]string{
 		"system_u:object_r:container_file_t:s0:c1,c2": "s0:c1,c2", "u:r:t:s0": "s0", "u:r:t": "", "": "", "u:r:t:s0-s0:c0.c1023": "s0-s0:c0.c1023",

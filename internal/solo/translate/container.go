@@ -57,7 +57,7 @@ func Container(req *longshorev1.CreateRequest, key core.Key, img core.Image, ima
 		CDI:     cdi,
 		Spec:    spec,
 		IO:      core.IO{TTY: req.GetTty(), Size: Size(req.GetSize()), Stdin: stdinMode(req), Hold: req.GetHold()},
-		Stop:    stopConfig(req), Init: req.GetInit(),
+		Stop:    stopConfig(req), Init: req.GetInit(), Labelled: true,
 	}
 	if systemd {
 		prepareSystemd(&cfg, img)
@@ -94,7 +94,7 @@ func volumeMounts(mounts []*longshorev1.Mount) []core.VolumeMount {
 	var out []core.VolumeMount
 	for _, m := range mounts {
 		if !path.IsAbs(m.GetSource()) {
-			v := core.VolumeMount{Name: m.GetSource(), Target: path.Clean(m.GetTarget()), ReadOnly: m.GetReadOnly(), SubPath: m.GetSubPath(), NoCopy: m.GetNoCopy()}
+			v := core.VolumeMount{Name: m.GetSource(), Target: path.Clean(m.GetTarget()), ReadOnly: m.GetReadOnly(), SubPath: m.GetSubPath(), NoCopy: m.GetNoCopy(), Private: m.GetRelabel() == ocispec.RelabelPrivate}
 			if m.GetAnonymous() {
 				var r [32]byte
 				_, _ = rand.Read(r[:]) // never fails

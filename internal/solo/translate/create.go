@@ -116,6 +116,8 @@ func checkMounts(req *longshorev1.CreateRequest) error {
 			continue
 		case m.GetSource() == "":
 			return invalid.Errorf("mount %q has no source", m.GetTarget())
+		case m.GetRelabel() != "" && m.GetRelabel() != ocispec.RelabelShared && m.GetRelabel() != ocispec.RelabelPrivate:
+			return invalid.Errorf("mount %q: relabel %q is neither z nor Z", m.GetTarget(), m.GetRelabel())
 		case m.GetPropagation() != "" && !path.IsAbs(m.GetSource()):
 			return invalid.Errorf("mount %q: only a path of the host has a propagation", m.GetTarget())
 		}
@@ -183,7 +185,19 @@ func Sandbox(req *longshorev1.CreateRequest) (core.SandboxConfig, error) {
 	if err := checkUserns(req, &cfg); err != nil {
 		return cfg, err
 	}
+	if cfg.SELinux, err = askLabels(req); err != nil {
+		return cfg, err
+	}
 	return cfg, errors.Join(address(&cfg, req), further(&cfg, req))
+}
+
+// askLabels returns the SELinux labels that a request asks for. As with docker a privileged container and one with the host's
+// pid or IPC namespace have none, unless the request names some.
+func askLabels(req *longshorev1.CreateRequest) (*core.SELinux, error) {
+	if len(req.GetSelinux()) == 0 && (req.GetPrivileged() || req.GetPid() == "host" || req.GetIpc() == "host") {
+		return nil, nil //nolint:nilnil // absent is a value here
+	}
+	return ocispec.ParseSELinux(req.GetSelinux())
 }
 
 // maxDomain is the kernel's bound of a NIS domain name.

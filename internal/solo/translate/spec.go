@@ -190,7 +190,7 @@ func mounts(s *specs.Spec, req *longshorev1.CreateRequest, memory []specs.Mount)
 		if !path.IsAbs(m.GetSource()) {
 			continue
 		}
-		b, err := ocispec.Bind{Source: path.Clean(m.GetSource()), Target: path.Clean(m.GetTarget()), ReadOnly: m.GetReadOnly(), Propagation: m.GetPropagation()}.Mount()
+		b, err := ocispec.Bind{Source: path.Clean(m.GetSource()), Target: path.Clean(m.GetTarget()), ReadOnly: m.GetReadOnly(), Propagation: m.GetPropagation(), Relabel: m.GetRelabel()}.Mount()
 		if err != nil {
 			return err
 		}

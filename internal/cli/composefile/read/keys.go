@@ -84,7 +84,7 @@ func Keys() []Key {
 		[]Key{
 			{s + "volumes.[].type", Differs, "bind, volume, tmpfs and image"},
 			{s + "volumes.[].consistency", Ignored, ""},
-			{s + "volumes.[].bind.selinux", Ignored, "no labels are set"},
+			{s + "volumes.[].bind.selinux", Works, ""},
 			{s + "volumes.[].bind.recursive", Refused, "leave it out"},
 			{s + "volumes.[].volume.labels", Refused, "leave it out"},
 		},

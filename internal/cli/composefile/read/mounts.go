@@ -151,7 +151,7 @@ func (t *serviceTranslator) mounts() {
 		switch v.Type {
 		case types.VolumeTypeBind:
 			if v.Bind != nil {
-				m.Propagation = v.Bind.Propagation
+				m.Propagation, m.Relabel = v.Bind.Propagation, v.Bind.SELinux
 			}
 			t.bind(m.GetSource(), v.Bind != nil && bool(v.Bind.CreateHostPath), strconv.Itoa(i))
 			t.r.Mounts = append(t.r.Mounts, m)

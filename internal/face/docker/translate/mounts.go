@@ -108,7 +108,9 @@ func bind(text string) (*longshorev1.Mount, error) {
 	}
 	for _, o := range strings.Split(parts[2], ",") {
 		switch o {
-		case "", "rw", "z", "Z", "cached", "delegated", "consistent", "default":
+		case "z", "Z":
+			m.Relabel = o
+		case "", "rw", "cached", "delegated", "consistent", "default":
 		case "ro":
 			m.ReadOnly = true
 		case "nocopy":

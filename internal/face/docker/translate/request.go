@@ -231,9 +231,7 @@ func (c *Create) security(req *longshorev1.CreateRequest) error {
 		case "apparmor":
 			req.Apparmor = value
 		case "label":
-			if value != "disable" {
-				return invalid.Errorf("invalid --security-opt: %q: the node has no SELinux", o)
-			}
+			req.Selinux = append(req.Selinux, value)
 		case "landlock": // no option of dockerd's
 			if req.Annotations = maps.Clone(req.Annotations); req.Annotations == nil {
 				req.Annotations = map[string]string{}

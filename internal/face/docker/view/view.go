@@ -163,6 +163,9 @@ func (o *Object) Inspect() *dockertypes.Container {
 	if ocispec.AppArmorEnabled() && !never {
 		doc.AppArmorProfile = o.profile()
 	}
+	if p, err := ocispec.BundleProcess(o.Container.Bundle); err == nil && p.SelinuxLabel != "" {
+		doc.ProcessLabel, doc.MountLabel = p.SelinuxLabel, o.Container.Config.FileLabel
+	}
 	config := *o.Asked.Config
 	if config.Hostname == "" && o.Sandbox.Config.Namespaces.Net.Mode != core.Joined {
 		config.Hostname = o.Sandbox.Config.Hostname

@@ -124,7 +124,7 @@ func (l Launch) SandboxConfig() (core.SandboxConfig, error) {
 	if err != nil {
 		return core.SandboxConfig{}, err
 	}
-	cfg := core.SandboxConfig{Key: core.Key(l.ID), Hostname: l.Container.GetHostname(), Resources: res}
+	cfg := core.SandboxConfig{Key: core.Key(l.ID), Hostname: l.Container.GetHostname(), Resources: res, SELinux: &core.SELinux{}}
 	cfg.Namespaces.Net.Mode, cfg.Namespaces.UTS.Mode, cfg.Namespaces.IPC.Mode = core.Host, core.Host, core.Shared
 	if cfg.Hostname != "" {
 		cfg.Namespaces.UTS.Mode = core.Shared
@@ -136,7 +136,7 @@ func (l Launch) SandboxConfig() (core.SandboxConfig, error) {
 		}
 	}
 	if l.Container.GetLinuxInfo().GetSharePidNamespace() {
-		cfg.Namespaces.PID.Mode = core.Host
+		cfg.Namespaces.PID.Mode, cfg.SELinux = core.Host, nil
 	}
 	return cfg, nil
 }
@@ -245,7 +245,7 @@ func (l Launch) ContainerConfig(sandbox core.ID, images Images) (core.ContainerC
 		return core.ContainerConfig{}, err
 	}
 	c := core.ContainerConfig{
-		Key: core.Key(l.ID), Sandbox: sandbox, Data: data, Images: imageMounts(images.Volumes), CDI: l.GPUs,
+		Key: core.Key(l.ID), Sandbox: sandbox, Data: data, Images: imageMounts(images.Volumes), CDI: l.GPUs, Labelled: true,
 		IO: core.IO{TTY: l.TTY(), Sinks: []core.Sink{{Format: core.FormatRaw, Stdout: true, Path: l.Dir + "/stdout", Below: l.WorkDir}}},
 	}
 	if c.IO.TTY {

@@ -132,7 +132,9 @@ func volume(text, driver string) (Mount, error) {
 			switch o {
 			case "ro":
 				m.ReadOnly = true
-			case "rw", "z", "Z", "delegated", "cached", "consistent", "bind", "rbind", "copy":
+			case "z", "Z":
+				m.Relabel = o
+			case "rw", "delegated", "cached", "consistent", "bind", "rbind", "copy":
 			case "nocopy":
 				m.NoCopy = m.Type == "volume"
 			case "private", "rprivate", "slave", "rslave", "shared", "rshared":

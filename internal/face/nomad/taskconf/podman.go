@@ -30,8 +30,9 @@ func (t *Task) podman(v schema.Values) error {
 		}
 		t.Security.AppArmor = p
 	}
-	if len(v.Strings("selinux_opts")) > 0 { // as security_opt label
-		t.warn("config.selinux_opts has no effect")
+	t.Security.SELinux = append(t.Security.SELinux, v.Strings("selinux_opts")...)
+	if _, err := ocispec.ParseSELinux(t.Security.SELinux); err != nil {
+		return invalid.Errorf("config.selinux_opts: %v", err)
 	}
 	if v.String("init_path") != "" {
 		t.warn("config.init_path has no effect: the agent has an init of its own")

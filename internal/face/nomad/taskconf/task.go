@@ -88,7 +88,8 @@ type DNS struct{ Servers, Searches, Options []string }
 type Security struct {
 	Seccomp         string // "", unconfined, or a profile's path
 	AppArmor        string
-	Landlock        string // levels, see ocispec.ParseLevels
+	Landlock        string   // levels, see ocispec.ParseLevels
+	SELinux         []string // see ocispec.ParseSELinux
 	NoNewPrivileges bool
 	AllPaths        bool // nothing of /proc and /sys is masked or read-only
 }
@@ -100,7 +101,8 @@ type Mount struct {
 	Target      string
 	ReadOnly    bool
 	Propagation string
-	Size        int64 // of tmpfs, bytes; 0 is the kernel's own limit
+	Relabel     string // z or Z: SELinux labels of the files
+	Size        int64  // of tmpfs, bytes; 0 is the kernel's own limit
 	Mode        int64
 	NoCopy      bool
 	Labels      map[string]string // of volume, when this use makes it
@@ -302,8 +304,11 @@ func (t *Task) security(v schema.Values) error {
 				return invalid.Errorf("config.security_opt %q: %v", o, err)
 			}
 			t.Security.Landlock = value
-		case name == "label": // of SELinux, which Nomad's nodes with this driver do not have
-			t.warn("config.security_opt %q has no effect", o)
+		case name == "label":
+			t.Security.SELinux = append(t.Security.SELinux, value)
+			if _, err := ocispec.ParseSELinux(t.Security.SELinux); err != nil {
+				return invalid.Errorf("config.security_opt %q: %v", o, err)
+			}
 		case name == "systempaths" && value == "unconfined":
 			t.Security.AllPaths = true
 		case name == "no-new-privileges" && slices.Contains([]string{"", "true"}, value):

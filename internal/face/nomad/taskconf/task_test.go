@@ -4,6 +4,7 @@ import (
 	"maps"
 	"net/netip"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -103,8 +104,8 @@ func TestKeysOfOtherDrivers(t *testing.T) {
 		},
 		"podman's security": {
 			map[string]any{"apparmor_profile": "web", "selinux_opts": []string{"type:x"}, "init_path": "/tini", "socket": "app", "os": "linux", "arch": runtime.GOARCH, "auth": map[string]any{"tls_verify": true}},
-			taskconf.Task{Security: taskconf.Security{AppArmor: "web"}, Warnings: []string{
-				"config.selinux_opts has no effect", "config.init_path has no effect: the agent has an init of its own", `config.socket "app" has no effect: the agent runs all tasks`,
+			taskconf.Task{Security: taskconf.Security{AppArmor: "web", SELinux: []string{"type:x"}}, Warnings: []string{
+				"config.init_path has no effect: the agent has an init of its own", `config.socket "app" has no effect: the agent runs all tasks`,
 			}},
 		},
 		"podman's memory": {
@@ -125,7 +126,7 @@ func TestKeysOfOtherDrivers(t *testing.T) {
 			map[string]any{"volumes": []string{"local/x:/x:rw:rprivate", "local/y:/y:ro,noexec,nosuid,nodev,rbind,Z"}},
 			taskconf.Task{Mounts: []taskconf.Mount{
 				{Type: "bind", Source: "local/x", Target: "/x", Propagation: "rprivate", Make: true},
-				{Type: "bind", Source: "local/y", Target: "/y", ReadOnly: true, Make: true, Flags: []string{"noexec", "nosuid", "nodev"}},
+				{Type: "bind", Source: "local/y", Target: "/y", ReadOnly: true, Make: true, Relabel: "Z", Flags: []string{"noexec", "nosuid", "nodev"}},
 			}},
 		},
 		"volumes without a name": {
@@ -327,7 +328,7 @@ func TestDockersWaysToWriteIt(t *testing.T) {
 		t.Errorf("network %q, ports %v", task.Network, task.PortMap)
 	}
 	task := parse(map[string]any{"ipc_mode": "shareable", "security_opt": []string{"label=disable", "systempaths=unconfined"}})
-	if !task.Security.AllPaths || task.HostIPC || len(task.Warnings) != 1 {
+	if !task.Security.AllPaths || task.HostIPC || len(task.Warnings) != 0 || !slices.Equal(task.Security.SELinux, []string{"disable"}) {
 		t.Errorf("%+v, %q", task.Security, task.Warnings)
 	}
 }

@@ -1,6 +1,7 @@
 package translate
 
 import (
+	"fmt"
 	"net/netip"
 	"os"
 	"slices"
@@ -10,6 +11,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/face/nomad/plugin"
 	"github.com/longshore/longshore/internal/invalid"
+	"github.com/longshore/longshore/internal/ocispec"
 )
 
 // The modes of a task's network.
@@ -50,6 +52,12 @@ func (a Task) Sibling() string {
 // Sandbox is the task as the engine's sandbox.
 func (a Task) Sandbox() (core.SandboxConfig, error) {
 	cfg := core.SandboxConfig{Key: core.Key(a.Nomad.GetId()), Labels: a.Labels(), Runtime: a.Conf.Runtime, Hostname: a.hostname()}
+	if named := a.Conf.Security.SELinux; len(named) > 0 || !a.Conf.Privileged && !a.Conf.HostIPC && !a.Conf.HostPID {
+		var err error
+		if cfg.SELinux, err = ocispec.ParseSELinux(named); err != nil {
+			return cfg, fmt.Errorf("config.security_opt: %w", err)
+		}
+	}
 	cfg.Namespaces.UTS.Mode = core.Shared
 	// A task sees which of Nomad's cgroups it is in, as with Nomad's own drivers.
 	cfg.Namespaces.Cgroup.Mode = core.Host

@@ -104,8 +104,9 @@ func (a Task) mounts(s *specs.Spec) error {
 	case !errors.Is(err, fs.ErrNotExist):
 		return invalid.Errorf("directory of logs: %v", err)
 	}
+	labels := map[string]string{binds[0].Source: ocispec.RelabelShared, binds[1].Source: ocispec.RelabelPrivate, binds[2].Source: ocispec.RelabelPrivate}
 	for i := range binds {
-		binds[i].Below = a.Nomad.GetAllocDir()
+		binds[i].Below, binds[i].Relabel = a.Nomad.GetAllocDir(), labels[binds[i].Source]
 	}
 	for _, m := range a.Nomad.GetMounts() {
 		b := ocispec.Bind{Source: m.GetHostPath(), Target: path.Clean(m.GetTaskPath()), ReadOnly: m.GetReadonly()}
@@ -183,7 +184,7 @@ func (a Task) ownMounts() ([]specs.Mount, error) {
 				return nil, err
 			}
 			bind, err := ocispec.Bind{
-				Source: source, Below: below, Target: m.Target, ReadOnly: m.ReadOnly, Propagation: m.Propagation,
+				Source: source, Below: below, Target: m.Target, ReadOnly: m.ReadOnly, Propagation: m.Propagation, Relabel: m.Relabel,
 			}.Mount()
 			if err != nil {
 				return nil, err

@@ -76,7 +76,7 @@ func (a Task) permitted() error {
 	if !p.AllowPrivileged {
 		for what, asked := range map[string]bool{
 			"privileged": c.Privileged, "security_opt seccomp": c.Security.Seccomp != "", "security_opt apparmor": c.Security.AppArmor == "unconfined",
-			"security_opt systempaths": c.Security.AllPaths,
+			"security_opt systempaths": c.Security.AllPaths, "security_opt label": len(c.Security.SELinux) > 0,
 		} {
 			if asked {
 				return invalid.Errorf("%s is not permitted on this node: allow_privileged of the plugin", what)
@@ -157,7 +157,7 @@ func (a Task) Container(sandbox core.ID, images Images) (core.ContainerConfig, e
 		Key: core.Key(a.Nomad.GetId()), Labels: a.Labels(), Sandbox: sandbox, CDI: a.Conf.CDI, Init: a.Conf.Init,
 		Cgroup: a.cgroup(), Stop: core.Stop{Signal: a.Conf.StopSignal},
 		Root: core.Root{Image: images.Root.ID, ReadOnly: a.Conf.ReadOnly},
-		IO:   core.IO{TTY: a.Conf.TTY, Sinks: a.sinks()}, Images: a.imageMounts(images.Mounts),
+		IO:   core.IO{TTY: a.Conf.TTY, Sinks: a.sinks()}, Images: a.imageMounts(images.Mounts), Labelled: true,
 	}
 	if a.Conf.Stdin {
 		c.IO.Stdin = core.StdinOpen
@@ -181,6 +181,7 @@ func (a Task) Container(sandbox core.ID, images Images) (core.ContainerConfig, e
 			}
 			c.Volumes = append(c.Volumes, core.VolumeMount{
 				Name: m.Source, Target: m.Target, ReadOnly: m.ReadOnly, NoCopy: m.NoCopy, Labels: m.Labels, Options: m.Options, SubPath: strings.TrimPrefix(m.SubPath, "/"),
+				Private: m.Relabel == ocispec.RelabelPrivate,
 			})
 		}
 	}

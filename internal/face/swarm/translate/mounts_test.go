@@ -1,6 +1,7 @@
 package translate
 
 import (
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -9,6 +10,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
+	"github.com/longshore/longshore/internal/core"
 )
 
 // tmpfs is a tmpfs with options.
@@ -63,17 +65,23 @@ func TestMountOptions(t *testing.T) {
 
 // TestLabels: SELinux' label is the requested one, and none when that is switched off.
 func TestLabels(t *testing.T) {
-	for want, asked := range map[string]*swarmv1.Privileges_SELinuxContext{
-		"system_u:system_r:web_t:s0": {Type: "web_t"}, "": {Disable: true, Type: "web_t"},
+	for _, c := range []struct {
+		asked *swarmv1.Privileges_SELinuxContext
+		want  *core.SELinux
+	}{
+		{nil, &core.SELinux{}},
+		{&swarmv1.Privileges_SELinuxContext{Type: "web_t"}, &core.SELinux{Type: "web_t"}},
+		{&swarmv1.Privileges_SELinuxContext{User: "u", Role: "r", Level: "s0:c1"}, &core.SELinux{User: "u", Role: "r", Level: "s0:c1"}},
+		{&swarmv1.Privileges_SELinuxContext{Disable: true, Type: "web_t"}, nil},
 	} {
-		a, err := Read(task(func(_ *swarmv1.Task, c *swarmv1.ContainerSpec) {
-			c.Privileges = &swarmv1.Privileges{SelinuxContext: asked}
+		a, err := Read(task(func(_ *swarmv1.Task, s *swarmv1.ContainerSpec) {
+			s.Privileges = &swarmv1.Privileges{SelinuxContext: c.asked}
 		}), theNode)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if s, err := a.base(); err != nil || s.Process.SelinuxLabel != want {
-			t.Errorf("%q, %v", s.Process.SelinuxLabel, err)
+		if cfg, err := a.Sandbox(); err != nil || !reflect.DeepEqual(cfg.SELinux, c.want) {
+			t.Errorf("%v: %+v, %v", c.asked, cfg.SELinux, err)
 		}
 	}
 }

@@ -23,6 +23,9 @@ const maxHostname = 64
 // Sandbox is the task as the engine's sandbox.
 func (a Task) Sandbox() (core.SandboxConfig, error) {
 	cfg := core.SandboxConfig{Key: core.Key(a.Swarm.GetId()), Labels: a.Labels(), Hostname: a.spec.GetHostname()}
+	if l := a.spec.GetPrivileges().GetSelinuxContext(); !l.GetDisable() {
+		cfg.SELinux = &core.SELinux{User: l.GetUser(), Role: l.GetRole(), Type: l.GetType(), Level: l.GetLevel()}
+	}
 	if len(cfg.Hostname) > maxHostname {
 		return cfg, invalid.Errorf("hostname %q is longer than %d bytes", cfg.Hostname, maxHostname)
 	}
@@ -205,24 +208,15 @@ func (a Task) base() (*specs.Spec, error) {
 		return nil, err
 	}
 	ocispec.AddMounts(s, mounts)
-	if err := a.label(s); err != nil {
-		return nil, err
+	if l := a.spec.GetPrivileges().GetSelinuxContext(); !l.GetDisable() {
+		if _, _, err := (ocispec.SELinux{User: l.GetUser(), Role: l.GetRole(), Type: l.GetType(), Level: l.GetLevel()}).Labels(); err != nil {
+			return nil, err
+		}
 	}
 	if a.spec.GetPrivileges().GetApparmor().GetMode() != swarmv1.Privileges_AppArmorOpts_DISABLED {
 		ocispec.AppArmor(s, "")
 	}
 	return s, a.filter(s)
-}
-
-// label puts on the SELinux label that the task asks for. Where the kernel has none, it is left
-// out, as with docker, and the container's warnings say so.
-func (a Task) label(s *specs.Spec) (err error) {
-	l := a.spec.GetPrivileges().GetSelinuxContext()
-	if l.GetDisable() {
-		return nil
-	}
-	s.Process.SelinuxLabel, s.Linux.MountLabel, err = ocispec.SELinux{User: l.GetUser(), Role: l.GetRole(), Type: l.GetType(), Level: l.GetLevel()}.Labels()
-	return err
 }
 
 // filter puts up the system call filter that the task asks for.

@@ -289,7 +289,7 @@ func (a Task) Container(img core.Image, p Place) (core.ContainerConfig, error) {
 	c := core.ContainerConfig{
 		Key: core.Key(a.Swarm.GetId()), Labels: a.Labels(), Root: core.Root{Image: img.ID, ReadOnly: a.spec.GetReadOnly()},
 		Init: a.spec.GetInit().GetValue(), Stop: core.Stop{Signal: a.spec.GetStopSignal(), Grace: defaultGrace},
-		IO: core.IO{TTY: a.spec.GetTty()}, Shown: core.Shown{Name: a.Name(), Image: a.spec.GetImage()},
+		IO: core.IO{TTY: a.spec.GetTty()}, Shown: core.Shown{Name: a.Name(), Image: a.spec.GetImage()}, Labelled: true,
 	}
 	if g := a.spec.GetStopGracePeriod(); g != nil {
 		c.Stop.Grace = g.AsDuration()

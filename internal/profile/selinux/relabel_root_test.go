@@ -1,0 +1,70 @@
+package selinux
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/roottest"
+)
+
+// TestRelabelStaysInTheDirectory labels a tree with links. Their targets keep their labels.
+func TestRelabelStaysInTheDirectory(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		const label, other = "system_u:object_r:container_file_t:s0:c1,c2", "system_u:object_r:container_file_t:s0"
+		root := t.TempDir()
+		tree, outside := filepath.Join(root, "tree"), filepath.Join(root, "outside")
+		for _, dir := range []string{filepath.Join(tree, "a", "b"), outside} {
+			if err := os.MkdirAll(dir, 0o700); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, file := range []string{filepath.Join(tree, "a", "b", "file"), filepath.Join(outside, "file")} {
+			if err := os.WriteFile(file, nil, 0o000); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for from, to := range map[string]string{"link": "../outside", "a/dangling": "nowhere", "a/loop": "."} {
+			if err := os.Symlink(to, filepath.Join(tree, from)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := unix.Mkfifo(filepath.Join(tree, "fifo"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		of := func(path string) string {
+			buf := make([]byte, 100)
+			n, err := unix.Lgetxattr(path, attribute, buf)
+			if err != nil {
+				return ""
+			}
+			return strings.TrimRight(string(buf[:n]), "\x00")
+		}
+		before := of(outside)
+		if err := Relabel(tree, label, true); err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range []string{"", "a", "a/b", "a/b/file", "link", "a/dangling", "a/loop", "fifo"} {
+			if got := of(filepath.Join(tree, name)); got != label {
+				t.Errorf("tree/%s has the label %q", name, got)
+			}
+		}
+		if got := of(outside); got != before || of(filepath.Join(outside, "file")) != before {
+			t.Errorf("outside of the directory: %q", got)
+		}
+		// Once: the directory has the label, so a file with another one keeps it.
+		file := filepath.Join(tree, "a", "b", "file")
+		if err := Relabel(file, other, false); err != nil || of(file) != other {
+			t.Fatalf("%q, %v", of(file), err)
+		}
+		if err := Relabel(tree, label, true); err != nil || of(file) != other {
+			t.Errorf("%q, %v", of(file), err)
+		}
+		if err := Relabel(tree, label, false); err != nil || of(file) != label {
+			t.Errorf("%q, %v", of(file), err)
+		}
+	})
+}
