@@ -20,8 +20,6 @@ type SELinux struct {
 type Relabel struct {
 	Path    string
 	Private bool
-	// Once leaves the files alone if the directory has the label already.
-	Once bool
 }
 
 // LabelTable gives sandboxes and containers SELinux labels.

@@ -51,7 +51,7 @@ func (b *build) takeVolumes(ctx context.Context) error {
 			return err
 		}
 		b.volumes = append(b.volumes, m)
-		b.relabel = append(b.relabel, core.Relabel{Path: strings.TrimSuffix(m.Source, filepath.Join("/", v.SubPath)), Private: v.Private, Once: !v.Private})
+		b.relabel = append(b.relabel, core.Relabel{Path: strings.TrimSuffix(m.Source, filepath.Join("/", v.SubPath)), Private: v.Private})
 	}
 	return nil
 }

@@ -61,7 +61,7 @@ func (a containerAsk) relabel() error {
 		if !m.GetSelinuxRelabel() || isImage(m) {
 			continue
 		}
-		if err := selinux.Relabel(m.GetHostPath(), files, false); err != nil {
+		if err := selinux.Relabel(m.GetHostPath(), files); err != nil {
 			return fmt.Errorf("mount %s: %w", m.GetContainerPath(), err)
 		}
 	}

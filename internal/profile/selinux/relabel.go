@@ -29,9 +29,9 @@ func kept() []string {
 }
 
 // Relabel gives a file, or a directory and everything below, a label. It follows no link below path, because a container may
-// own the directory, and skips file systems that have no labels. With once it returns if path itself has the label.
+// own the directory, and skips file systems that have no labels.
 // InvalidArgument for directories that the node needs as they are.
-func Relabel(path, label string, once bool) error {
+func Relabel(path, label string) error {
 	clean, err := filepath.EvalSymlinks(path)
 	if err != nil {
 		return fmt.Errorf("SELinux label: %w", err)
@@ -50,10 +50,6 @@ func Relabel(path, label string, once bool) error {
 	}
 	f := os.NewFile(uintptr(fd), clean)
 	defer func() { _ = f.Close() }()
-	has := make([]byte, len(label)+1)
-	if n, err := unix.Getxattr(byFD(f), attribute, has); once && err == nil && strings.TrimRight(string(has[:n]), "\x00") == label {
-		return nil
-	}
 	return relabel(f, label)
 }
 

@@ -134,7 +134,7 @@ func (t Table) Label(sb *core.SandboxConfig, c *core.ContainerConfig, s *specs.S
 		if m.Private {
 			label = files
 		}
-		if err := Relabel(m.Path, label, m.Once); err != nil {
+		if err := Relabel(m.Path, label); err != nil {
 			return fmt.Errorf("mount %s: %w", m.Path, err)
 		}
 	}

@@ -155,11 +155,11 @@ func TestLabel(t *testing.T) {
 
 func TestDirectoriesOfTheNodeKeepTheirLabels(t *testing.T) {
 	for _, dir := range []string{"/", "/usr", "/etc", "/home", "/var/lib", "/usr/", "/etc/../usr", "/proc/self", "/sys/kernel", "/dev/shm", "/bin"} {
-		if err := Relabel(dir, "system_u:object_r:container_file_t:s0", false); !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), "leave out z and Z") {
+		if err := Relabel(dir, "system_u:object_r:container_file_t:s0"); !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), "leave out z and Z") {
 			t.Errorf("%s: %v", dir, err)
 		}
 	}
-	if err := Relabel("/absent/file", "x", false); err == nil {
+	if err := Relabel("/absent/file", "x"); err == nil {
 		t.Error("a missing file has a label")
 	}
 }
