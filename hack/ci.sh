@@ -185,6 +185,9 @@ corpus() {
   [ "$code" -eq 0 ] && grep -q "run as docker's driver runs them" "$out/corpus"
 }
 
+# Bills of materials and signatures of releases; the module is separate, and brings its own libraries.
+release() { (cd tools/release && go vet . && go test -count=1 .); }
+
 # The calls of WASI that our own programs make with directories, and the programs of Go's that open them.
 wasi() {
   local code=0
@@ -271,6 +274,7 @@ stage beside beside
 stage differential differential
 stage corpus corpus
 stage wasi wasi
+stage release release
 stage fuzz fuzz
 stage arm64 arm64
 totals
