@@ -1,5 +1,6 @@
 // Command changelog gathers the files of docs/changes, one for each change, into
-// the section Unreleased of CHANGELOG.md, and removes them. Run it at a release,
+// the section Unreleased of CHANGELOG.md, and removes them. With a version as its
+// argument it then gives the section this name and the date. Run it at a release,
 // from the top of the repository.
 //
 // A file for each change has no conflict with the files of other changes, as lines
@@ -14,12 +15,15 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 )
 
 const (
 	changelog = "CHANGELOG.md"
 	changes   = "docs/changes"
 	readme    = "README.md" // of changes, no change itself
+
+	unreleased = "\n## Unreleased\n"
 )
 
 // kinds returns the kinds of change as file names have them, in the order of the
@@ -93,10 +97,9 @@ func read(dir string) (found []change, err error) {
 // gather returns the changelog old with the changes under the headings of their
 // kinds at the end of the section Unreleased. What stands there stays.
 func gather(old string, found []change) (string, error) {
-	const unreleased = "\n## Unreleased\n"
 	i := strings.Index(old, unreleased)
 	if i < 0 {
-		return "", errors.New("there is no section Unreleased")
+		return "", errors.New(`there is no section Unreleased: add "## Unreleased" above the last release`)
 	}
 	i += len(unreleased)
 	section, rest := old[i:], ""
@@ -121,7 +124,11 @@ func gather(old string, found []change) (string, error) {
 func under(heading, section, list string) string {
 	start := strings.Index(section, "\n"+heading+"\n")
 	if start < 0 {
-		return strings.TrimRight(section, "\n") + "\n\n" + heading + "\n\n" + list
+		section = strings.TrimRight(section, "\n")
+		if section != "" {
+			section += "\n"
+		}
+		return section + "\n" + heading + "\n\n" + list
 	}
 	start += len(heading) + 2
 	end := len(section)
@@ -131,9 +138,22 @@ func under(heading, section, list string) string {
 	return section[:start] + strings.TrimRight(section[start:end], "\n") + "\n" + list + section[end:]
 }
 
+var versionForm = regexp.MustCompile(`^[0-9]+\.[0-9]+\.[0-9]+(-[0-9a-z.]+)?$`)
+
+// name makes the section Unreleased that of a version, which the changelog must not have yet.
+func name(text, version string, day time.Time) (string, error) {
+	if !versionForm.MatchString(version) {
+		return "", fmt.Errorf("%q is no version such as 1.2.3", version)
+	}
+	if strings.Contains(text, "\n## "+version+" ") {
+		return "", fmt.Errorf("there is a section %s already", version)
+	}
+	return strings.Replace(text, unreleased, "\n## "+version+" ("+day.Format(time.DateOnly)+")\n", 1), nil
+}
+
 // run gathers what is below the directory top and reports how many changes that
-// were.
-func run(top string) (int, error) {
+// were. The section gets the name of the version, unless that is "".
+func run(top, version string, day time.Time) (int, error) {
 	found, err := read(filepath.Join(top, changes))
 	if err != nil {
 		return 0, err
@@ -147,6 +167,11 @@ func run(top string) (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w", changelog, err)
 	}
+	if version != "" {
+		if text, err = name(text, version, day); err != nil {
+			return 0, fmt.Errorf("%s: %w", changelog, err)
+		}
+	}
 	if err := os.WriteFile(log, []byte(text), 0o644); err != nil {
 		return 0, err
 	}
@@ -159,7 +184,11 @@ func run(top string) (int, error) {
 }
 
 func main() {
-	n, err := run(".")
+	version := ""
+	if len(os.Args) > 1 {
+		version = strings.TrimPrefix(os.Args[1], "v")
+	}
+	n, err := run(".", version, time.Now().UTC())
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "changelog:", err)
 		os.Exit(1)

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 // TestChangesHaveTheForm reads the changes of this tree.
@@ -59,7 +60,7 @@ func TestRun(t *testing.T) {
 	}
 	check := func(changes int, want string) {
 		t.Helper()
-		n, err := run(top)
+		n, err := run(top, "", time.Time{})
 		if err != nil || n != changes {
 			t.Fatalf("%d changes, %v", n, err)
 		}
@@ -84,7 +85,7 @@ func TestRun(t *testing.T) {
 	}
 	write("docs/changes/wrong.md", "Wrong.\n")
 	write("docs/changes/f.fixed.md", "F is whole.\n")
-	if _, err := run(top); err == nil || !strings.Contains(err.Error(), "wrong.md") {
+	if _, err := run(top, "", time.Time{}); err == nil || !strings.Contains(err.Error(), "wrong.md") {
 		t.Errorf("a change without a kind: %v", err)
 	}
 	if left, err := os.ReadDir(filepath.Join(top, changes)); err != nil || len(left) != 3 {
@@ -98,5 +99,36 @@ func TestGatherWantsTheSection(t *testing.T) {
 	}
 	if !slices.IsSorted(kinds()) {
 		t.Error("headings are in the order of the alphabet")
+	}
+}
+
+// TestARelease names the section after the version, once.
+func TestARelease(t *testing.T) {
+	top := t.TempDir()
+	log, file := filepath.Join(top, changelog), filepath.Join(top, changes, "a.added.md")
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	const before = "# Changelog\n\n## Unreleased\n\n## 0.9.0 (2026-01-01)\n\n- Old.\n"
+	for path, text := range map[string]string{log: before, file: "A is there.\n"} {
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	day := time.Date(2026, 12, 1, 0, 0, 0, 0, time.UTC)
+	for version, wrong := range map[string]string{"next": "no version", "1.0": "no version", "0.9.0": "already"} {
+		if _, err := run(top, version, day); err == nil || !strings.Contains(err.Error(), wrong) {
+			t.Errorf("version %s: %v", version, err)
+		}
+		if text, err := os.ReadFile(log); err != nil || string(text) != before {
+			t.Errorf("version %s has changed the file: %v, %s", version, err, text)
+		}
+	}
+	if n, err := run(top, "1.0.0", day); err != nil || n != 1 {
+		t.Fatalf("%d, %v", n, err)
+	}
+	const after = "# Changelog\n\n## 1.0.0 (2026-12-01)\n\n### Added\n\n- A is there.\n\n## 0.9.0 (2026-01-01)\n\n- Old.\n"
+	if text, err := os.ReadFile(log); err != nil || string(text) != after {
+		t.Errorf("%v, got\n%s", err, text)
 	}
 }
