@@ -9,4 +9,13 @@ import (
 	"github.com/longshore/longshore/internal/cli/composefile/read"
 )
 
-func main() { os.Exit(read.Main(os.Args[1:], os.Environ(), os.Stdout, os.Stderr)) }
+// release is set by the release build (-ldflags -X main.release=1.2.3).
+var release = "(devel)" //nolint:gochecknoglobals // only the linker sets it
+
+func main() {
+	if len(os.Args) == 2 && os.Args[1] == "--version" {
+		_, _ = os.Stdout.WriteString(release + "\n")
+		return
+	}
+	os.Exit(read.Main(os.Args[1:], os.Environ(), os.Stdout, os.Stderr))
+}

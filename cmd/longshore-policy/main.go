@@ -11,7 +11,14 @@ import (
 	"github.com/longshore/longshore/internal/guest/policy/rego"
 )
 
+// release is set by the release build (-ldflags -X main.release=1.2.3).
+var release = "(devel)" //nolint:gochecknoglobals // only the linker sets it
+
 func main() {
+	if len(os.Args) == 2 && os.Args[1] == "--version" {
+		_, _ = os.Stdout.WriteString(release + "\n")
+		return
+	}
 	if err := rego.Main(os.Stdin, os.Stdout); err != nil {
 		_, _ = fmt.Fprintln(os.Stderr, "longshore-policy:", err)
 		os.Exit(1)

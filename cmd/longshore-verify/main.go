@@ -11,4 +11,13 @@ import (
 	"github.com/longshore/longshore/internal/image/trust/sigstore"
 )
 
-func main() { os.Exit(sigstore.Main(os.Stdin, os.Stdout)) }
+// release is set by the release build (-ldflags -X main.release=1.2.3).
+var release = "(devel)" //nolint:gochecknoglobals // only the linker sets it
+
+func main() {
+	if len(os.Args) == 2 && os.Args[1] == "--version" {
+		_, _ = os.Stdout.WriteString(release + "\n")
+		return
+	}
+	os.Exit(sigstore.Main(os.Stdin, os.Stdout))
+}

@@ -8,4 +8,13 @@ import (
 	"github.com/longshore/longshore/internal/grant/wasm"
 )
 
-func main() { os.Exit(wasm.Main(os.Args[1:])) }
+// release is set by the release build (-ldflags -X main.release=1.2.3).
+var release = "(devel)" //nolint:gochecknoglobals // only the linker sets it
+
+func main() {
+	if len(os.Args) == 2 && os.Args[1] == "--version" {
+		_, _ = os.Stdout.WriteString(release + "\n")
+		return
+	}
+	os.Exit(wasm.Main(os.Args[1:]))
+}
