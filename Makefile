@@ -6,7 +6,7 @@ GO = PATH="$$(hack/go.sh):$$PATH" go
 help: ## list the targets
 	@awk -F':.*## ' '/^##@ /{printf "\n%s\n", substr($$0, 5)} /^[a-z0-9-]+:.*## /{printf "  %-18s %s\n", $$1, $$2}' Makefile
 
-.PHONY: help build demo check test race root-test fuzz lint proto weakened changelog install install-hub deb \
+.PHONY: help build demo check test race root-test fuzz lint proto weakened changelog install install-hub deb release release-check \
 	clean chaos kills upgrades streams damages removals board overlay-stages e2e-hub attack exchanges seizures \
 	e2e-cri e2e-cri2017 e2e-kubelet e2e-cluster e2e-nomad e2e-nomad-recover e2e-nomad-vm e2e-mesos \
 	e2e-mesosgo e2e-swarm e2e-swarm-vm e2e-swarmkit e2e-gossip e2e-kata e2e-kata-client e2e-kata-vm \
@@ -18,9 +18,12 @@ help: ## list the targets
 
 # RELEASE is the version that the programs state; empty leaves it to what Go records of the checkout.
 RELEASE =
+BIN = bin
+# PROGRAM writes the manual pages; it is another one where BIN is for another machine.
+PROGRAM = $(BIN)/longshore
 LDFLAGS = -s -w $(if $(RELEASE),-X main.release=$(RELEASE) -X github.com/longshore/longshore/internal/keeper/server.Release=$(RELEASE))
 build: ## build the binaries into bin/ (RELEASE=)
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags='$(LDFLAGS)' -o bin/ ./cmd/...
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags='$(LDFLAGS)' -o $(BIN)/ ./cmd/...
 
 demo: ## install missing packages, build, and show a real container from pull to autopsy
 	hack/deps.sh demo
@@ -53,10 +56,9 @@ proto: ## generate api/ again
 weakened: ## build for the attack suite: single defences can be switched off
 	CGO_ENABLED=0 $(GO) build -trimpath -tags weakened -ldflags='-s -w' -o bin/weakened/ ./cmd/longshore ./cmd/longshore-keeper ./cmd/longshore-wasm ./cmd/longshore-hub
 
-changelog: ## gather the files of docs/changes into CHANGELOG.md, at a release
-	$(GO) run ./hack/changelog
+changelog: ## gather the files of docs/changes into CHANGELOG.md, at a release (VERSION=)
+	$(GO) run ./hack/changelog $(VERSION)
 
-BIN = bin
 install: build ## install binaries, units, manual pages and completions below DESTDIR (BIN=)
 	install -D -m 755 $(BIN)/longshore $(DESTDIR)/usr/bin/longshore
 	install -D -m 755 $(BIN)/longshore-keeper $(DESTDIR)/usr/bin/longshore-keeper
@@ -69,15 +71,22 @@ install: build ## install binaries, units, manual pages and completions below DE
 	install -D -m 644 contrib/systemd/longshore-cri.socket $(DESTDIR)/lib/systemd/system/longshore-cri.socket
 	install -d -m 755 $(DESTDIR)/lib/systemd/system-generators
 	ln -sf /usr/bin/longshore $(DESTDIR)/lib/systemd/system-generators/longshore-generator
-	hack/shell-files.sh $(BIN)/longshore "$(DESTDIR)"
+	hack/shell-files.sh $(PROGRAM) "$(DESTDIR)"
 
 install-hub: build ## install the hub and its unit below DESTDIR; the unit wants a user longshore-hub
-	install -D -m 755 bin/longshore-hub $(DESTDIR)/usr/bin/longshore-hub
+	install -D -m 755 $(BIN)/longshore-hub $(DESTDIR)/usr/bin/longshore-hub
 	install -D -m 644 contrib/systemd/longshore-hub.service $(DESTDIR)/lib/systemd/system/longshore-hub.service
 
 deb: ## the Debian packages in dist/ (VERSION=)
 	$(MAKE) build RELEASE="$$(hack/version.sh)"
 	hack/deb.sh
+
+release: ## programs, packages, sums and an apt repository for amd64 and arm64 (OUT=dist VERSION= KEY= GPG_KEY=)
+	OUT=$(or $(OUT),dist) hack/release.sh
+
+release-check: ## build the release in two clones, compare the sums, install it with apt (VERSION=)
+	hack/deps.sh release
+	hack/release-check.sh
 
 clean: ## remove what was built
 	rm -rf bin dist
@@ -272,7 +281,7 @@ vm-services: build ## reboot a node with twelve services twenty times and cut it
 root-parents: build weakened ## the root tests on a hardened and a loosened host (KINDS=, PACKAGES=, RUN=)
 	for kind in $(or $(KINDS),hardened loosened); do CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_TEST_PARALLEL=1 LONGSHORE_TEST_HOST=$$kind LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_WEAK_BIN=$(CURDIR)/bin/weakened $(GO) test -p 1 -parallel 3 -count=1 -timeout 30m $(if $(RUN),-run $(RUN)) $(or $(PACKAGES),$$(grep -rl --include='*_root_test.go' --exclude-dir=e2e . internal test | xargs -n1 dirname | sort -u | sed 's|^|./|')) || exit; done
 
-test-long: root-parents bench-network e2e-cli e2e-dockerclients e2e-servers programs chaos kills upgrades overlay-stages streams removals damages exchanges seizures board e2e-hub e2e-kata-stress e2e-swarm e2e-swarmkit e2e-swarm-vm e2e-gossip vm-test vm-systemd vm-profiles vm-powercut vm-services fuzz ## the targets that do not fit into test
+test-long: root-parents bench-network e2e-cli e2e-dockerclients e2e-servers programs chaos kills upgrades overlay-stages streams removals damages exchanges seizures board e2e-hub e2e-kata-stress e2e-swarm e2e-swarmkit e2e-swarm-vm e2e-gossip vm-test vm-systemd vm-profiles vm-powercut vm-services release-check fuzz ## the targets that do not fit into test
 
 programs: build ## Debian's programs, unmodified, with user namespaces by default and without
 	hack/programs.sh .cache/programs

@@ -100,9 +100,8 @@ if [ -n "$uninstall" ]; then
 		"$prefix/bin/longshore" teardown || fail "the containers could not be ended, and nothing was removed; is an agent running? Stop it, then try again"
 		[ -z "$purge" ] || remove_data
 		# Files first, then the directories that were made for them, the innermost first.
-		sed -n 's/^f //p' "$manifest" | while read -r file; do rm -f "$file" "$file.longshore-new" "$file.longshore-old"; done
 		dirs=$(sed -n 's/^d //p' "$manifest" | sort -r)
-		rm -f "$manifest"
+		sed -n 's/^f //p' "$manifest" | while read -r file; do rm -f "$file" "$file.longshore-new" "$file.longshore-old"; done
 		for dir in $dirs; do rmdir "$dir" 2>/dev/null || true; done
 		if systemd; then systemctl daemon-reload; fi
 	else
@@ -287,8 +286,9 @@ for path in install.sh LICENSE CHANGELOG.md; do stage "$top/$path" "$share/$path
 		cat "$tmp/dirs"
 	} | sort -u | sed 's/^/d /'
 } >"$tmp/manifest"
-[ ! -e "$manifest" ] || sed -n 's/^f //p' "$manifest" | grep -vxF -f "$tmp/files" >"$tmp/gone" || true
 stage "$tmp/manifest" "$manifest"
+# Files of the earlier version that this one does not have.
+[ ! -e "$manifest" ] || sed -n 's/^f //p' "$manifest" | grep -vxF -f "$tmp/files" >"$tmp/gone" || true
 if [ ! -e /etc/longshore/config.toml ]; then
 	"$top/bin/longshore" config default >"$tmp/config"
 	stage "$tmp/config" /etc/longshore/config.toml

@@ -10,7 +10,7 @@ set -euo pipefail
   cd "$(dirname "$0")/.."
   tar=$PWD/.cache/debian12-root.tar
   [ -e "$tar" ] || {
-    mmdebstrap --quiet --variant=apt --mode=root bookworm "$tar.part" "${LONGSHORE_DEBIAN_MIRROR:-http://deb.debian.org}/debian"
+    mmdebstrap --quiet --variant=apt --mode=root --include=mount bookworm "$tar.part" "${LONGSHORE_DEBIAN_MIRROR:-http://deb.debian.org}/debian"
     mv "$tar.part" "$tar"
   }
   work=$(mktemp -d)
@@ -18,14 +18,14 @@ set -euo pipefail
   export ROOT=$work/root RELEASE=$release KEY=$key
   mkdir "$ROOT"
   tar -xf "$tar" -C "$ROOT"
-  cp hack/install-check.sh "$work/check"
+  cp hack/install-check.sh "$ROOT/tmp/check"
   # A root file system for a container: busybox, and its names.
   mkdir -p "$work/busybox/bin"
   cp /bin/busybox "$work/busybox/bin/"
   for name in sh echo sleep cat; do ln -s busybox "$work/busybox/bin/$name"; done
   tar -C "$work/busybox" -cf "$work/busybox.tar" .
-  unshare --mount --pid --net --uts --ipc --fork --kill-child bash "$work/check" inside tarball
-  unshare --mount --pid --uts --ipc --fork --kill-child bash "$work/check" inside apt
+  unshare --mount --pid --net --uts --ipc --fork --kill-child bash "$ROOT/tmp/check" inside tarball
+  unshare --mount --pid --uts --ipc --fork --kill-child bash "$ROOT/tmp/check" inside apt
   exit 0
 }
 
@@ -43,12 +43,21 @@ done
 mkdir "$ROOT/dev/pts" "$ROOT/dev/shm"
 mount -t devpts -o newinstance,ptmxmode=666 devpts "$ROOT/dev/pts"
 ln -s pts/ptmx "$ROOT/dev/ptmx"
+ln -s /proc/self/fd "$ROOT/dev/fd"
 mount -t tmpfs -o mode=755 run "$ROOT/run"
 mkdir -p "$ROOT/release"
 mount --bind -o ro "$RELEASE" "$ROOT/release"
 cp /etc/resolv.conf "$ROOT/etc/resolv.conf"
 cp "$KEY" "$ROOT/key.pub"
 cp "$work/busybox.tar" "$ROOT/busybox.tar"
+ip link set lo up 2>/dev/null || true
+# The mounts that the agent reads are those of this root only.
+mkdir -p "$ROOT/test"
+cd "$ROOT"
+pivot_root . test
+umount -l /test
+cd /
+work=/tmp ROOT=
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C
 unset TMPDIR
 
@@ -56,9 +65,8 @@ fail() {
   echo "install-check: $*" >&2
   exit 1
 }
-in_root() { chroot "$ROOT" "$@"; }
 # What a removal must leave as it was.
-listing() { (cd "$ROOT" && find . -xdev \( -path ./tmp -o -path ./var/cache -o -path ./var/log -o -path ./var/lib/apt -o -path ./var/lib/dpkg -o -path ./var/tmp -o -path ./test \) -prune -o -printf '%p %y %m %l\n' | sort); }
+listing() { (cd / && find . -xdev \( -path ./tmp -o -path ./var/cache -o -path ./var/log -o -path ./var/lib/apt -o -path ./var/lib/dpkg -o -path ./var/tmp -o -path ./test \) -prune -o -printf '%p %y %m %l\n' | sort); }
 same() { # file of a listing, the occasion
   listing >"$work/now"
   diff "$1" "$work/now" || fail "$2: the files above were left, or taken"
@@ -66,98 +74,96 @@ same() { # file of a listing, the occasion
 refused() { # words, arguments of install.sh
   local words=$1 out
   shift
-  ! out=$(in_root /release/install.sh "$@" 2>&1) || fail "install.sh $* succeeded"
+  ! out=$(/release/install.sh "$@" 2>&1) || fail "install.sh $* succeeded"
   [[ $out == *"$words"* ]] || fail "install.sh $*: $out"
   same "$work/before" "a refused installation"
 }
 
 if [ "$2" = apt ]; then
-  echo 'deb [trusted=yes] file:/release/apt stable main' >"$ROOT/etc/apt/sources.list.d/longshore.list"
-  printf '#!/bin/sh\nexit 101\n' >"$ROOT/usr/sbin/policy-rc.d"
-  chmod 755 "$ROOT/usr/sbin/policy-rc.d"
-  in_root apt-get update -qq
+  echo 'deb [trusted=yes] file:/release/apt stable main' >"/etc/apt/sources.list.d/longshore.list"
+  printf '#!/bin/sh\nexit 101\n' >"/usr/sbin/policy-rc.d"
+  chmod 755 "/usr/sbin/policy-rc.d"
+  apt-get update -qq
   all='longshore longshore-kubernetes longshore-docker longshore-nomad longshore-hub longshore-oci longshore-guest'
   # shellcheck disable=SC2086 # a list of words
-  DEBIAN_FRONTEND=noninteractive in_root apt-get install -y -qq --no-install-recommends $all >"$work/log" 2>&1 || { cat "$work/log"; fail 'apt-get install failed'; }
+  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $all >"$work/log" 2>&1 || { cat "$work/log"; fail 'apt-get install failed'; }
   # shellcheck disable=SC2086,SC2016
-  in_root dpkg-query -W -f '${Package} ${Version} ${db:Status-Status}\n' $all
-  in_root apt-cache policy longshore | grep -q 'file:/release/apt' || fail 'longshore is not from the repository'
-  for program in longshore-hub longshore-oci; do in_root $program --version; done
+  dpkg-query -W -f '${Package} ${Version} ${db:Status-Status}\n' $all
+  apt-cache policy longshore | grep -q 'file:/release/apt' || fail 'longshore is not from the repository'
+  for program in longshore-hub longshore-oci; do $program --version; done
   echo 'apt has installed all packages from the repository'
   exit 0
 fi
 
-ip link set lo up
-arch=$(in_root dpkg --print-architecture)
+arch=$(dpkg --print-architecture)
 other=arm64
 [ "$arch" = amd64 ] || other=amd64
-tarball=$(cd "$RELEASE" && echo longshore_*_linux_"$arch".tar.gz)
-foreign=$(cd "$RELEASE" && echo longshore_*_linux_"$other".tar.gz)
-mkdir "$ROOT/test"
+tarball=$(cd /release && echo longshore_*_linux_"$arch".tar.gz)
+foreign=$(cd /release && echo longshore_*_linux_"$other".tar.gz)
 listing >"$work/before"
 
 refused 'is for' "/release/$foreign"
 refused 'not 1234' "/release/$tarball" --sha256 1234
-cp "$RELEASE/$tarball" "$ROOT/test/"
+cp "/release/$tarball" "/test/"
 refused 'SHA256SUMS' "/test/$tarball"
-cp "$RELEASE/SHA256SUMS" "$ROOT/test/"
-printf x >>"$ROOT/test/$tarball"
+cp "/release/SHA256SUMS" "/test/"
+printf x >>"/test/$tarball"
 refused 'SHA-256' "/test/$tarball"
-cp "$RELEASE/$tarball.sig" "$ROOT/test/"
+cp "/release/$tarball.sig" "/test/"
 refused 'openssl' "/test/$tarball" --key /key.pub
 refused '--sha256 or --key' "http://127.0.0.1:1/$tarball"
 refused 'curl nor wget' "https://127.0.0.1:1/$tarball"
 refused 'there is no file' /release/missing.tar.gz
 refused 'nothing is installed' --uninstall
 # A failure in the middle is undone.
-mkdir "$ROOT/usr/local/share/zsh"
+mkdir "/usr/local/share/zsh"
 listing >"$work/before"
-mount --bind -o ro "$ROOT/usr/local/share/zsh" "$ROOT/usr/local/share/zsh"
-mount -o remount,bind,ro "$ROOT/usr/local/share/zsh"
+mount --bind -o ro "/usr/local/share/zsh" "/usr/local/share/zsh"
+mount -o remount,bind,ro "/usr/local/share/zsh"
 refused 'is undone' "/release/$tarball"
-umount "$ROOT/usr/local/share/zsh"
-rmdir "$ROOT/usr/local/share/zsh"
-rm -r "$ROOT/test"/*
+umount "/usr/local/share/zsh"
+rmdir "/usr/local/share/zsh"
+rm -r "/test"/*
 listing >"$work/before"
 
 start=${EPOCHREALTIME/./}
-in_root /release/install.sh "/release/$tarball"
-in_root longshore agent >"$work/agent.log" 2>&1 &
+/release/install.sh "/release/$tarball"
+longshore agent >"$work/agent.log" 2>&1 &
 agent=$!
 finish() { [ $? = 0 ] || tail -n 40 "$work/agent.log"; }
 trap finish EXIT
-until in_root longshore version >/dev/null 2>&1; do
+until longshore version >/dev/null 2>&1; do
   kill -0 "$agent" || fail 'the agent ended'
   read -rt 0.1 <> <(:) || true
 done
-in_root longshore import /busybox.tar example.com/busybox:1 >/dev/null
-[ "$(in_root longshore run --rm example.com/busybox:1 echo hello)" = hello ] || fail 'the container said something else'
+longshore import /busybox.tar example.com/busybox:1 >/dev/null
+[ "$(longshore run --rm example.com/busybox:1 echo hello)" = hello ] || fail 'the container said something else'
 end=${EPOCHREALTIME/./}
 echo "from install.sh to the end of a container: $(((end - start) / 1000)) ms"
 [ $((end - start)) -lt 60000000 ] || [ -n "${SLOW:-}" ] || fail 'that is more than a minute'
 
 # Over an agent that runs, it is an upgrade.
-in_root longshore run -d --name stays example.com/busybox:1 sleep 100000 >/dev/null
-pid=$(in_root longshore inspect -f '{{.State.Pid}}' stays)
-in_root /release/install.sh "/release/$tarball" >"$work/log" 2>&1 || { cat "$work/log"; fail 'the second installation failed'; }
-[ "$(in_root longshore inspect -f '{{.State.Pid}} {{.State.Status}}' stays)" = "$pid running" ] || fail 'the container did not run on'
-[ "$(in_root longshore exec stays echo inside)" = inside ] || fail 'exec in the container'
-! in_root /usr/local/share/longshore/install.sh --uninstall >"$work/log" 2>&1 || fail 'the removal under a running agent succeeded'
-in_root longshore ps | grep -q stays || fail 'the refused removal has ended the container'
+longshore run -d --name stays example.com/busybox:1 sleep 100000 >/dev/null
+pid=$(longshore inspect -f '{{.State.Pid}}' stays)
+/release/install.sh "/release/$tarball" >"$work/log" 2>&1 || { cat "$work/log"; fail 'the second installation failed'; }
+[ "$(longshore inspect -f '{{.State.Pid}} {{.State.Status}}' stays)" = "$pid running" ] || fail 'the container did not run on'
+[ "$(longshore exec stays echo inside)" = inside ] || fail 'exec in the container'
+! /usr/local/share/longshore/install.sh --uninstall >"$work/log" 2>&1 || fail 'the removal under a running agent succeeded'
+longshore ps | grep -q stays || fail 'the refused removal has ended the container'
 kill "$agent"
 wait "$agent" || true
-in_root /usr/local/share/longshore/install.sh --uninstall
+/usr/local/share/longshore/install.sh --uninstall
 [ ! -e "/proc/$pid" ] || fail 'the container runs after the removal'
 listing | grep -v ' \./\(etc\|var/lib\)/longshore' | sed '/^\.\/\(etc\|var\/lib\)\/longshore/d' >"$work/now"
 diff "$work/before" "$work/now" || fail 'the removal left more than configuration and data'
-in_root /release/install.sh --uninstall --purge
+/release/install.sh --uninstall --purge
 same "$work/before" 'the purge of the tarball'
-[ -z "$(grep longshore /proc/self/mountinfo | grep -v "$work" || true)" ] || fail 'mounts are left'
+[ -z "$(grep ' /[^ ]*longshore' /proc/self/mountinfo || true)" ] || fail 'mounts are left'
 
-deb=$(cd "$RELEASE" && echo longshore_*_"$arch".deb)
-in_root /release/install.sh "/release/$deb" >"$work/log" 2>&1 || { cat "$work/log"; fail 'the package was not installed'; }
-in_root /usr/bin/longshore config check
-! in_root /release/install.sh "/release/$tarball" >"$work/log" 2>&1 || fail 'a tarball was installed over a package'
-in_root /release/install.sh --uninstall --purge
+deb=$(cd /release && echo longshore_*_"$arch".deb)
+/release/install.sh "/release/$deb" >"$work/log" 2>&1 || { cat "$work/log"; fail 'the package was not installed'; }
+/usr/bin/longshore config check
+! /release/install.sh "/release/$tarball" >"$work/log" 2>&1 || fail 'a tarball was installed over a package'
+/release/install.sh --uninstall --purge
 same "$work/before" 'the purge of the package'
 echo 'after each removal all was as before'
