@@ -205,7 +205,7 @@ func (n *node) nativeNamed(ctx context.Context, name string) (core.Runtime, core
 	}
 	rt, err := native.New(native.Options{
 		Name: name, Dir: filepath.Join(n.cfg.Agent.State, "runtime", name), Launcher: n.keeper, Supervisor: n.keeper, Cgroups: n.cgroups, ProcessDir: n.cgroups.ProcessDir, Host: host,
-		Spare: n.spare.Take, Logger: n.log,
+		Spare: n.spare.Take, Logger: n.log, Version: n.version,
 	})
 	if err != nil {
 		return nil, core.RuntimeFeatures{}, err

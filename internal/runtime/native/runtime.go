@@ -1,6 +1,7 @@
 package native
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -45,8 +46,10 @@ type Options struct {
 	ProcessDir func(ref core.CgroupRef, pid int) string
 	// Spare, unless nil, returns an unused network namespace, or nil if there is none.
 	// It is called for containers that want a new one.
-	Spare  func() *os.File
-	Logger *slog.Logger // nil means slog.Default
+	Spare func() *os.File
+	// Version is that of the program. Without one, Features returns the version in the build information.
+	Version string
+	Logger  *slog.Logger // nil means slog.Default
 }
 
 // Runtime implements core.Runtime without executing a runtime program.
@@ -115,12 +118,12 @@ func (r *Runtime) Name() string { return r.o.Name }
 
 // Features returns the features of this runtime.
 func (r *Runtime) Features(context.Context) (core.RuntimeFeatures, error) {
-	version := "devel"
-	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+	version := r.o.Version
+	if info, ok := debug.ReadBuildInfo(); ok && version == "" {
 		version = info.Main.Version
 	}
 	return core.RuntimeFeatures{
-		Version: version, OCIVersionMax: specs.Version, RecursiveReadOnly: true, SupplementalGroups: true, UserNamespaces: true, IDMappedMounts: true, RecursiveIDMaps: true, Seccomp: true, CgroupV2: true, CgroupNamespaces: true,
+		Version: cmp.Or(version, "devel"), OCIVersionMax: specs.Version, RecursiveReadOnly: true, SupplementalGroups: true, UserNamespaces: true, IDMappedMounts: true, RecursiveIDMaps: true, Seccomp: true, CgroupV2: true, CgroupNamespaces: true,
 	}, nil
 }
 
