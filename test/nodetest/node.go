@@ -410,14 +410,17 @@ func HasPidfd(pid, of int) bool {
 
 // KernelTellsEnds reports whether the kernel tells how a process ended to one that is not its
 // parent, as Linux 6.15 and later do.
-func KernelTellsEnds() bool {
+func KernelTellsEnds() bool { return KernelFrom(6, 15) }
+
+// KernelFrom reports whether the kernel is of this version or a later one.
+func KernelFrom(wantMajor, wantMinor int) bool {
 	var u unix.Utsname
 	if unix.Uname(&u) != nil {
 		return false
 	}
 	var major, minor int
 	_, err := fmt.Sscanf(unix.ByteSliceToString(u.Release[:]), "%d.%d", &major, &minor)
-	return err == nil && (major > 6 || major == 6 && minor >= 15)
+	return err == nil && (major > wantMajor || major == wantMajor && minor >= wantMinor)
 }
 
 // gone reports whether a process has ended; its parent may not have reaped it.
