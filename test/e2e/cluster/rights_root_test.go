@@ -111,7 +111,7 @@ func userNamespace(t *testing.T, s *space) {
 	p := shared(once("userns", "cat /proc/self/uid_map; id -u; touch /share/x; stat -c %u /share/x"))
 	p.Spec.HostUsers = ptr.To(false)
 	if !nodetest.KernelFrom(6, 3) {
-		p.Spec.AutomountServiceAccountToken = ptr.To(false) // a token is on a tmpfs, whose ids older kernels do not map
+		p.Spec.AutomountServiceAccountToken = ptr.To(false) // older kernels cannot map the ids of its tmpfs
 	}
 	out := s.succeeds(t, p)
 	var inside, host, length, uid, owner int
