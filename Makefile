@@ -254,11 +254,11 @@ vm-test: build ## the root tests in QEMU on cgroup v2
 	hack/deps.sh vm
 	hack/vm.sh
 
-vm-kube: build ## kubelet, kubeadm, a cluster's limits and figures, and critest on cgroup v2, in QEMU (KUBE_PROGRAMS=, CRITEST=, RUN=)
+vm-kube: build ## kubelet, kubeadm, a cluster's rights, limits and figures, and critest on cgroup v2, in QEMU (KUBE_PROGRAMS=, CRITEST=, RUN=)
 	hack/deps.sh vm
-	LONGSHORE_BIN=$(CURDIR)/bin KUBE_PROGRAMS=$(or $(KUBE_PROGRAMS),$(CURDIR)/.cache/e2e-cluster) LONGSHORE_VM_MEMORY=6G LONGSHORE_VM_SWAP=1G LONGSHORE_CLUSTER_CHECKS=$${CHECKS:-'^(figures|resize)/'} LONGSHORE_VM_RUN=$${RUN:-'^(TestMemoryQoS|TestStaticPods|TestCluster|TestKubeadm)$$'} LONGSHORE_VM_TEST_TIMEOUT=60m LONGSHORE_VM_TIMEOUT=10800 LONGSHORE_TEST_PATIENCE=10 hack/vm.sh test/e2e/kubelet test/e2e/cluster $(if $(CRITEST),test/e2e/cri)
+	LONGSHORE_BIN=$(CURDIR)/bin KUBE_PROGRAMS=$(or $(KUBE_PROGRAMS),$(CURDIR)/.cache/e2e-cluster) LONGSHORE_VM_MEMORY=6G LONGSHORE_VM_SWAP=1G LONGSHORE_CLUSTER_CHECKS=$${CHECKS:-'^(rights|resize|figures)/'} LONGSHORE_VM_RUN=$${RUN:-'^(TestMemoryQoS|TestStaticPods|TestCluster|TestKubeadm)$$'} LONGSHORE_VM_TEST_TIMEOUT=60m LONGSHORE_VM_TIMEOUT=10800 LONGSHORE_TEST_PATIENCE=10 hack/vm.sh test/e2e/kubelet test/e2e/cluster $(if $(CRITEST),test/e2e/cri)
 
-vm-conformance: build ## 47 of Kubernetes' NodeConformance specs on cgroup v2, in QEMU (KUBE_PROGRAMS=, FOCUS=, WORKERS=)
+vm-conformance: build ## 45 of Kubernetes' NodeConformance specs on cgroup v2, in QEMU (KUBE_PROGRAMS=, FOCUS=, WORKERS=)
 	hack/deps.sh vm
 	LONGSHORE_BIN=$(CURDIR)/bin KUBE_PROGRAMS=$(or $(KUBE_PROGRAMS),$(CURDIR)/.cache/e2e-cluster) LONGSHORE_VM_MEMORY=6G LONGSHORE_E2E_FOCUS="$${FOCUS:-$$(paste -sd'|' hack/vm/conformance.txt)}" LONGSHORE_E2E_WORKERS=$${WORKERS:-6} LONGSHORE_VM_RUN='^TestSuite$$' LONGSHORE_VM_TEST_TIMEOUT=90m LONGSHORE_VM_TIMEOUT=7200 LONGSHORE_TEST_PATIENCE=20 hack/vm.sh test/e2e/cluster
 
