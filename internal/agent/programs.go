@@ -24,8 +24,11 @@ func (n *node) processes(ctx context.Context) []control.Process {
 			all = append(all, control.Process{Name: nestProcess, Pid: s.NestPid, Path: n.binary})
 		}
 	}
+	if pid := n.network.NamesPid(); pid > 0 {
+		all = append(all, control.Process{Name: namesProcess, Pid: pid, Path: self})
+	}
 	if s, there := n.board.Status(ctx); there {
-		all = append(all, control.Process{Name: "board", Pid: s.PID, Path: self})
+		all = append(all, control.Process{Name: boardProcess, Pid: s.PID, Path: self})
 	}
 	for i := range all {
 		p := &all[i]
@@ -47,6 +50,8 @@ const (
 	agentProcess  = "agent"
 	keeperProcess = "keeper"
 	nestProcess   = "nest"
+	namesProcess  = "names"
+	boardProcess  = "board"
 )
 
 // upgrade has the agent, or else the keeper, become the installed program, and returns its name. The agent comes first,
@@ -63,6 +68,8 @@ func (n *node) upgrade(ctx context.Context) ([]string, error) {
 			}
 			n.log.InfoContext(ctx, "the keeper has become the installed program", "pid", p.Pid, "path", p.Path, "before", p.Version)
 			return []string{keeperProcess}, nil
+		case p.Name == namesProcess:
+			return []string{namesProcess}, n.network.RenewNames(ctx)
 		}
 	}
 	return nil, nil
@@ -75,10 +82,13 @@ func programsFinding(list []control.Process, failure string) control.Finding {
 		return warn("programs", "install a program that starts, and call `longshore upgrade`", "the installed agent did not start, and its predecessor continues: %s", failure)
 	}
 	var others []string
-	const hint = "`longshore upgrade` replaces them under running containers"
+	hint := "the board is replaced when the last program with a handle has ended"
 	for _, p := range list {
 		if p.State != control.ProcessReplaced || p.Name == nestProcess {
 			continue
+		}
+		if p.Name != boardProcess {
+			hint = "`longshore upgrade` replaces agent, keeper and name server under running containers"
 		}
 		others = append(others, fmt.Sprintf("%s, pid %d", p.Name, p.Pid))
 	}

@@ -66,3 +66,9 @@ func (n *Network) Defined() []core.NetworkDefinition { return n.bridges.users.De
 func (n *Network) Undefine(ctx context.Context, name string) error {
 	return n.bridges.users.Undefine(ctx, name)
 }
+
+// NamesPid returns the process that answers sandboxes' questions of names, 0 if none does.
+func (n *Network) NamesPid() int { return names.Pid(n.names) }
+
+// RenewNames replaces that process by one of the present program. No question is lost.
+func (n *Network) RenewNames(ctx context.Context) error { return n.names.Renew(ctx) }

@@ -172,6 +172,74 @@ func TestUpgradeOfTheAgent(t *testing.T) {
 	})
 }
 
+// TestUpgradeOfTheNameServer: `longshore upgrade` replaces the process that answers sandboxes' questions, and each question is answered
+// meanwhile. The next agent, after a death, uses the same process.
+func TestUpgradeOfTheNameServer(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		bin := copiedBin(t)
+		n := nodetest.Start(t, nodetest.Options{Bin: bin, Config: "[network]\nmode = \"builtin\"\n"})
+		image := n.Busybox(t)
+		agent := filepath.Join(bin, "longshore")
+		program, err := os.ReadFile(agent)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, args := range [][]string{
+			{"network", "create", "near"},
+			{"run", "-d", "--init=false", "--network", "near", "--name", "db", image, "sleep", "100000"},
+			{"run", "-d", "--init=false", "--network", "near", "--name", "asks", image, "sh", "-c", "trap 'stop=1' TERM; while [ -z \"$stop\" ]; do nslookup -type=a db >/dev/null 2>&1 && echo answered || echo lost; done; exit 7"},
+		} {
+			if out, err := n.CLI(args...); err != nil {
+				t.Fatalf("%v: %s, %v", args, out, err)
+			}
+		}
+		answers := func() int {
+			out, err := n.CLI("logs", "asks")
+			if err != nil || strings.Contains(out, "lost") {
+				t.Fatalf("%d answers, %d lost, %v", strings.Count(out, "answered"), strings.Count(out, "lost"), err)
+			}
+			return strings.Count(out, "answered")
+		}
+		more := func(what string) {
+			t.Helper()
+			had := answers()
+			roottest.Eventually(t, what+": further answers", func() bool { return answers() > had+5 })
+		}
+		more("first")
+		before := nodetest.Processes("longshore-names", "")
+		for i := range 3 {
+			install(t, agent, append(append([]byte{}, program...), strings.Repeat("x", i+1)...))
+			if out, err := n.CLI("upgrade"); err != nil || !strings.Contains(out, "upgraded  names\n") {
+				t.Errorf("upgrade: %q, %v", out, err)
+			}
+			more("after an upgrade")
+			roottest.Eventually(t, "the process before has ended", func() bool {
+				now := nodetest.Processes("longshore-names", "")
+				return len(now) == 1 && now[0] != before[0]
+			})
+			if s := processState(t, n, "names"); s != "current" {
+				t.Errorf("the name server is %q", s)
+			}
+			before = nodetest.Processes("longshore-names", "")
+		}
+		n.Kill()
+		n.Up()
+		more("after the agent's death")
+		if now := nodetest.Processes("longshore-names", ""); len(now) != 1 || now[0] != before[0] {
+			t.Errorf("name servers %v, and %v before", now, before)
+		}
+		for _, name := range []string{"asks", "db"} {
+			if _, err := n.CLI("rm", "-f", name); err != nil {
+				t.Error(err)
+			}
+		}
+		if _, err := n.CLI("network", "rm", "near"); err != nil {
+			t.Error(err)
+		}
+		clean(t, n)
+	})
+}
+
 // newCall makes a call on a new connection.
 func newCall(socket string) error {
 	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))

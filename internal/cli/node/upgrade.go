@@ -26,9 +26,10 @@ func NewUpgrade(a *base.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "upgrade",
 		Short: "Have the node's processes execute the installed programs, under running containers",
-		Long: "Have the agent and the keeper, which outlives it, execute the installed programs in place: containers, their output and attached clients\n" +
-			"of containers stay, and no client of a face finds a closed port. The Debian package calls this. A program that does not start, or that\n" +
-			"cannot read what the present one hands over, replaces none. The nest stays as it is; `longshore version` shows each process and its program.",
+		Long: "Have the agent and the keeper, which outlives it, execute the installed programs in place: containers and their output continue, and\n" +
+			"no client of a face finds a closed port. Calls under way may fail once. The name server of sandboxes is replaced by a new process with the same\n" +
+			"sockets. The Debian package calls this. A program that does not start, or that cannot read what the present one hands over, replaces none.\n" +
+			"The nest and the board stay as they are; `longshore version` shows each process and its program.",
 		Args: base.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.Call(func(c *base.Client) error {

@@ -166,6 +166,9 @@ func (c *Client) dropLocked(ctx context.Context, id core.ID) error {
 func (c *Client) Recover(ctx context.Context, live []Box) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if err := c.dir.dropNext(); err != nil {
+		c.o.Logger.WarnContext(ctx, "could not remove the files of a name server that was about to start", "error", err.Error())
+	}
 	clear(c.boxes)
 	for _, b := range live {
 		c.boxes[b.Sandbox] = b
@@ -307,7 +310,7 @@ func (c *Client) dialLocked(p phase) error {
 // startLocked starts the process. It listens already when startLocked returns: the socket is made
 // here.
 func (c *Client) startLocked(ctx context.Context) error {
-	if err := errors.Join(c.dir.remove(), os.MkdirAll(c.o.Dir, 0o700)); err != nil {
+	if err := errors.Join(c.dir.remove(), os.MkdirAll(string(c.dir), 0o700)); err != nil {
 		return err
 	}
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: c.dir.socket(), Net: "unix"})

@@ -169,6 +169,8 @@ func (p *process) do(req request, files []*os.File) (resp response, err error) {
 		b.set(asks{req.Networks, req.Upstream})
 	case opDrop:
 		p.drop(req.Sandbox)
+	case opRetire:
+		p.retire()
 	case opEnd, opSockets:
 	default:
 		err = fmt.Errorf("unknown operation %q", req.Op)
@@ -226,6 +228,25 @@ func (p *process) sockets(id core.ID) ([]*os.File, error) {
 		return nil, errors.Join(err, one.Close())
 	}
 	return []*os.File{one, two}, nil
+}
+
+// retireTime bounds the last answers of a process, which other servers may give.
+const retireTime = maxServers*upstreamTime + time.Second
+
+// retire ends the process after its last answers.
+func (p *process) retire() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var last sync.WaitGroup
+	for _, b := range p.boxes {
+		b.retire()
+		last.Go(b.ended.Wait)
+	}
+	go func() {
+		last.Wait()
+		p.end()
+	}()
+	time.AfterFunc(retireTime, p.end)
 }
 
 func (p *process) drop(id core.ID) {

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -95,6 +96,15 @@ func (b *box) close() {
 	b.ended.Wait()
 }
 
+// retire stops to read questions and connections. Those that it has read are answered.
+func (b *box) retire() {
+	past := time.Unix(1, 0)
+	_ = b.udp.SetReadDeadline(past)
+	if l, ok := b.tcp.(*net.TCPListener); ok {
+		_ = l.SetDeadline(past)
+	}
+}
+
 func (b *box) set(a asks) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -112,7 +122,7 @@ func (b *box) packets() {
 	for b.budget.wait(b.ctx) {
 		n, from, err := b.udp.ReadFrom(buf)
 		if err != nil {
-			if b.ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
+			if b.ctx.Err() != nil || errors.Is(err, net.ErrClosed) || errors.Is(err, os.ErrDeadlineExceeded) {
 				return
 			}
 			continue // an earlier answer could not be delivered

@@ -28,6 +28,8 @@ const (
 	opSet   = "set"   // Sandbox, Networks, Upstream
 	opDrop  = "drop"  // Sandbox
 	opEnd   = "end"
+	// The process answers the questions that it has read, reads no more, and ends. Another process has the same sockets.
+	opRetire = "retire"
 	// Sandbox; the answer has its two sockets.
 	opSockets = "sockets"
 )
