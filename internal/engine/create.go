@@ -314,10 +314,11 @@ func (b *build) launch(ctx context.Context) error {
 	return b.refuse(ctx, b.process(ctx, b.sb.AnyRuntime && b.cfg.Runtime == ""))
 }
 
-// process has the runtime create the main process; others may stand in if the request names no runtime.
+// process has the runtime create the main process; others may stand in if the request names no runtime, and the container has no
+// SELinux label: they would not label its standard streams, and the kernel would replace these.
 func (b *build) process(ctx context.Context, others bool) error {
 	uid, gid := owned.HostIDs(&b.sb, b.spec.Process)
-	try := fallback.Runtimes{First: b.rt, Others: b.e.o.Runtimes, Any: others, Version: b.e.version, Take: func(rt core.Runtime) error {
+	try := fallback.Runtimes{First: b.rt, Others: b.e.o.Runtimes, Any: others && b.c.Config.FileLabel == "", Version: b.e.version, Take: func(rt core.Runtime) error {
 		b.rt, b.c.Runtime = rt, rt.Name()
 		return b.e.records.EditContainer(b.c.ID, func(c *core.Container, _ *scope.Change) error { c.Runtime = rt.Name(); return nil })
 	}}

@@ -169,12 +169,13 @@ func TestSELinuxOfEveryFace(t *testing.T) {
 // seLinuxOptions tries the labels that requests name.
 func (f *labelled) seLinuxOptions(docker dockerAPI) {
 	f.t.Helper()
+	f.cli("run", "-d", "--name", "holder", "--ipc", "shareable", f.image, "/bin/sleep", "1000")
 	for name, c := range map[string]struct{ flags, want string }{
 		"disabled":   {"--security-opt label=disable", ""},
 		"privileged": {"--privileged", ""},
 		"hostpid":    {"--pid host", ""},
 		"level":      {"--security-opt label=level:s0:c5,c6", "system_u:system_r:container_t:s0:c5,c6"},
-		"joined":     {"--pid container:clilabelled", f.labelOf("clilabelled")},
+		"joined":     {"--ipc container:holder", f.labelOf("holder")},
 	} {
 		f.cli(append(append([]string{"run", "-d", "--name", "opt" + name}, strings.Fields(c.flags)...), f.image, "/bin/sleep", "1000")...)
 		got := f.labelOf("opt" + name)
@@ -182,7 +183,6 @@ func (f *labelled) seLinuxOptions(docker dockerAPI) {
 			f.t.Errorf("%s has the label %q, want %q", c.flags, got, c.want)
 		}
 	}
-	f.cli("rm", "-f", "optjoined")
 	if out, err := f.n.CLI("run", "--rm", "--security-opt", "label=type:stranger_t", f.image, "/bin/true"); err == nil {
 		f.t.Errorf("a type that may not run a container's program has run one: %s", out)
 	}
