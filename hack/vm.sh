@@ -6,6 +6,7 @@
 #   hack/vm.sh services [N]   reboots a node with twelve services N times (20), and cuts its power N times
 #   hack/vm.sh powercut-self  tests that test with a stand-in for the agent
 #   hack/vm.sh profiles [apparmor|small|debian]  the tests of AppArmor and of SELinux, the latter with each policy
+#   hack/vm.sh install DIR    install.sh of the release in DIR below systemd; with LONGSHORE_VM_ARCH=arm64 too
 #   hack/vm.sh kata           longshore-guest as the first process of guests of its own: hack/vm/kata.sh
 #   hack/vm.sh shell          a shell in the guest; exit ends it, nothing is kept
 # Needs the packages of `hack/deps.sh vm` and root (the guest's files belong to
@@ -17,6 +18,7 @@
 # KUBE_PROGRAMS         a directory with the programs of test/e2e/kubelet/run.sh and test/e2e/cluster/run.sh, for these tests
 # CRITEST               critest for test/e2e/cri, whose run.sh has made its images on this machine before; FOCUS, SKIP and PARALLEL too
 # KUBELET               a kubelet for test/systemd, from k8s.io/kubernetes (test/e2e/kubelet builds one)
+# LONGSHORE_VM_ARCH     arm64 for a guest of that architecture, for packages that need no other program, such as internal/keeper
 # LONGSHORE_VM_RUN      a regular expression of test names, instead of those in *_root_test.go
 # LONGSHORE_VM_VERBOSE  1 shows all output, not only that of packages that failed
 # LONGSHORE_VM_TIMEOUT  seconds until a guest that hangs is ended (3600)
@@ -39,13 +41,15 @@ trap 'rm -rf "$run"' EXIT
 export TMPDIR=$run
 
 # An emulated guest has this machine's counter, but must not measure its rate.
-LONGSHORE_VM_TSC=${LONGSHORE_VM_TSC:-$(go run ./hack/vm/tsc || true)}
-export LONGSHORE_VM_TSC
+LONGSHORE_VM_ARCH=${LONGSHORE_VM_ARCH:-amd64}
+[ "$LONGSHORE_VM_ARCH" != amd64 ] || LONGSHORE_VM_TSC=${LONGSHORE_VM_TSC:-$(go run ./hack/vm/tsc || true)}
+export LONGSHORE_VM_TSC LONGSHORE_VM_ARCH GOARCH=$LONGSHORE_VM_ARCH
 
 # base makes the base image once for this state of its script, and prints its directory.
 base() {
   local dir
   dir=$cache/base-$(cat hack/vm/base.sh hack/vm/apt.sh | sha256sum | cut -c1-12)
+  [ "$LONGSHORE_VM_ARCH" = amd64 ] || dir=${dir/base-/$LONGSHORE_VM_ARCH-}
   (
     flock 9
     [ -e "$dir/base.img" ] || {
@@ -218,7 +222,12 @@ tests() { # mode, package…
   image "$run/longshore" "$run/longshore.img"
   rm -rf "$run/longshore"
   echo "== ${#packages[@]} packages built in $((SECONDS - start)) s"
-  start=$SECONDS
+  guest "$mode" "$base" ${#packages[@]}
+}
+
+# guest boots the guest of $run/longshore.img, and shows its tests.
+guest() { # mode, directory of the base, number of packages
+  local mode=$1 base=$2 start=$SECONDS
   { timeout --kill-after=10 "${LONGSHORE_VM_TIMEOUT:-3600}" hack/vm/qemu.sh "$base" "$run/longshore.img" \
     "longshore.mode=$mode ${kernel:-}" </dev/null 2>&1 || true; } |
     tee "$run/console" | show
@@ -227,7 +236,21 @@ tests() { # mode, package…
   cp "$run/last.log" "$cache/last.log"
   grep -a '^vm: end' "$run/last.log" | cat - "$run/unbuilt" >"$run/ends" || true
   echo
-  summary "$run/ends" "${#packages[@]}" $((SECONDS - start))
+  summary "$run/ends" "$3" $((SECONDS - start))
+}
+
+# install_release lays out a guest with a release's tarballs, and the script in the place of a test binary.
+install_release() { # directory of the release
+  local base
+  base=$(base)
+  mkdir -p "$run/longshore/src/install" "$run/longshore/release"
+  cp "$1"/{longshore_*_linux_"$LONGSHORE_VM_ARCH".tar.gz,SHA256SUMS,install.sh} "$run/longshore/release/"
+  install -m 755 hack/vm/install.sh "$run/longshore/src/install/install.test"
+  echo 'install /longshore/src/install/install.test .' >"$run/longshore/packages"
+  : >"$run/longshore/env"
+  : >"$run/unbuilt"
+  image "$run/longshore" "$run/longshore.img"
+  LONGSHORE_VM_VERBOSE=1 guest systemd "$base" 1
 }
 
 summary() { # file of end lines, packages wanted, seconds
@@ -322,6 +345,7 @@ powercut) powercut "${2:-20}" ;;
 services) services "${2:-20}" ;;
 powercut-self) powercut_self ;;
 profiles) profiles "${2:-}" ;;
+install) install_release "${2:?hack/vm.sh install: name the directory of a release}" ;;
 kata) hack/vm/kata.sh "$(base)" "$run/kata" ;;
 shell)
   base=$(base)

@@ -19,7 +19,7 @@ END
   options=(-qq -o Dir::State="$apt" -o Dir::State::lists="$apt/lists" -o Dir::State::status="$apt/status"
     -o Dir::Cache="$apt" -o Dir::Cache::archives="$apt/archives"
     -o Dir::Etc::sourcelist="$apt/sources.list" -o Dir::Etc::sourceparts=/dev/null -o Dir::Etc::preferencesparts=/dev/null
-    -o APT::Architecture=amd64 -o APT::Sandbox::User=root -o APT::Install-Recommends=0 -o Debug::NoLocking=1)
+    -o APT::Architecture="${LONGSHORE_VM_ARCH:-amd64}" -o APT::Architectures="${LONGSHORE_VM_ARCH:-amd64}" -o APT::Sandbox::User=root -o APT::Install-Recommends=0 -o Debug::NoLocking=1)
   apt-get "${options[@]}" update
 }
 

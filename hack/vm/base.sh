@@ -25,7 +25,7 @@ resolver "$tmp/apt"
 # shellcheck disable=SC2086 # a list of words
 download $packages
 # The kernel's package would bring a boot loader's world: fetch it alone.
-kernel=$(apt-cache "${options[@]}" depends linux-image-cloud-amd64 | awk '/Depends: linux-image-/ {print $2; exit}')
+kernel=$(apt-cache "${options[@]}" depends "linux-image-cloud-${LONGSHORE_VM_ARCH:-amd64}" | awk '/Depends: linux-image-/ {print $2; exit}')
 (cd "$apt/archives" && apt-get "${options[@]}" download "$kernel")
 
 root=$tmp/root
@@ -57,6 +57,7 @@ for n in iptables iptables-save iptables-restore ip6tables ip6tables-save ip6tab
   ln -sf xtables-nft-multi "$root/usr/sbin/$n"
 done
 ln -sf gawk "$root/usr/bin/awk"
+# An ldconfig of another machine skips the libraries, which are then found by their directory.
 ldconfig -r "$root"
 
 unpack "$apt"/archives/"$kernel"_*.deb "$tmp"

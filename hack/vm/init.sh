@@ -63,7 +63,7 @@ Type=oneshot
 ExecStart=/longshore/init
 StandardOutput=tty
 StandardError=tty
-TTYPath=/dev/ttyS0
+TTYPath=/dev/console
 TimeoutStartSec=infinity
 TasksMax=infinity
 END
@@ -140,7 +140,7 @@ tests | systemd)
   ;;
 powercut) /longshore/bin/powercut guest ;;
 services) exec /longshore/bin/powercut services ;;
-*) setsid -c bash -i </dev/ttyS0 >/dev/ttyS0 2>&1 ;;
+*) setsid -c bash -i </dev/console >/dev/console 2>&1 ;;
 esac
 echo 'vm: done'
 sync

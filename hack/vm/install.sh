@@ -1,0 +1,36 @@
+#!/bin/bash
+# In the guest with systemd, in the place of a test binary: install.sh from a release's tarball to a running
+# container, an upgrade under it, and the removal.
+set -euo pipefail
+fail() {
+  echo "--- FAIL: install: $*"
+  journalctl -u longshore.service -n 30 --no-pager || true
+  exit 1
+}
+trap 'fail "line $LINENO"' ERR
+case $(uname -m) in x86_64) arch=amd64 ;; *) arch=arm64 ;; esac
+tarball=$(echo /longshore/release/longshore_*_linux_"$arch".tar.gz)
+listing() { find /etc /usr /var -xdev \( -path /var/log -o -path /var/tmp -o -path /var/lib/systemd \) -prune -o -printf '%p %y\n' | sort; }
+listing >/tmp/before
+
+/longshore/release/install.sh "$tarball"
+[ "$(systemctl is-enabled longshore.service) $(systemctl is-active longshore.service)" = 'enabled active' ] || fail 'the unit is not enabled and active'
+mkdir -p /tmp/busybox/bin
+cp /bin/busybox /tmp/busybox/bin/
+for name in sh echo sleep; do ln -s busybox "/tmp/busybox/bin/$name"; done
+tar -C /tmp/busybox -cf - . | longshore import - example.com/busybox:1
+[ "$(longshore run --rm example.com/busybox:1 echo hello)" = hello ] || fail 'the container'
+longshore run -d --name stays example.com/busybox:1 sleep 100000
+pid=$(longshore inspect -f '{{.State.Pid}}' stays)
+main=$(systemctl show -P MainPID longshore.service)
+/longshore/release/install.sh "$tarball"
+[ "$(longshore inspect -f '{{.State.Pid}} {{.State.Status}}' stays)" = "$pid running" ] || fail 'the upgrade has ended a container'
+[ "$(systemctl show -P MainPID longshore.service)" = "$main" ] || fail 'the agent was restarted'
+[ "$(longshore exec stays echo inside)" = inside ] || fail 'exec after the upgrade'
+longshore check
+/usr/local/share/longshore/install.sh --uninstall --purge
+[ ! -e "/proc/$pid" ] || fail 'the container runs on'
+[ -z "$(systemctl list-units --no-legend --plain --state=active 'longshore*')" ] || fail 'units are active'
+rm -r /tmp/busybox
+listing | diff /tmp/before - || fail 'files were left, or taken'
+echo '--- PASS: install'
