@@ -8,6 +8,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH="$(hack/go.sh):$PATH"
 version=${VERSION:-0.0.1}
+commit=$(git rev-parse HEAD)
 mkdir -p .cache
 work=$(mktemp -d "$PWD/.cache/release-check.XXXXXX")
 trap 'chmod -R u+w "$work"; rm -rf "$work"' EXIT
@@ -18,6 +19,7 @@ build() { # directory of the clone, directory of the release, environment…
   local clone=$1 out=$2
   shift 2
   git clone -q . "$clone"
+  git -C "$clone" checkout -q "$commit"
   (cd "$clone" && env VERSION="$version" OUT="$out" KEY="$work/key" "$@" hack/release.sh)
 }
 build "$work/one" "$work/a"
