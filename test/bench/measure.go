@@ -24,6 +24,7 @@ func (b *bench) all(ctx context.Context) error {
 		{name: "log", do: b.logRecords},
 		{name: "burst", do: b.crowd},
 		{name: "durable", do: b.durable},
+		{name: "userns", do: b.userns},
 		{name: "bare", do: b.bare},
 		{name: "flat", do: b.flat},
 		{name: "floor", do: b.floor},
