@@ -21,7 +21,7 @@ RELEASE =
 BIN = bin
 # PROGRAM writes the manual pages; it is another one where BIN is for another machine.
 PROGRAM = $(BIN)/longshore
-LDFLAGS = -s -w $(if $(RELEASE),-X main.release=$(RELEASE) -X github.com/longshore/longshore/internal/keeper/server.Release=$(RELEASE))
+LDFLAGS = -s -w $(if $(RELEASE),-buildid= -X main.release=$(RELEASE) -X github.com/longshore/longshore/internal/keeper/server.Release=$(RELEASE))
 build: ## build the binaries into bin/ (RELEASE=)
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags='$(LDFLAGS)' -o $(BIN)/ ./cmd/...
 
