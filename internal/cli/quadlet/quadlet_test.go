@@ -100,7 +100,7 @@ var examples = map[string][2]string{
 	"Container.RunInit": {"yes", "--init"}, "Container.SeccompProfile": {"/p.json", "--security-opt=seccomp=/p.json"}, "Container.SecurityLabelDisable": {"true", "--security-opt label=disable"},
 	"Container.SecurityLabelFileType": {"f_t", "--security-opt=label=filetype:f_t"}, "Container.SecurityLabelLevel": {"s0:c1", "--security-opt=label=level:s0:c1"},
 	"Container.SecurityLabelType": {"t_t", "--security-opt=label=type:t_t"},
-	"Container.ServiceName": {"other", "== other.service\n"}, "Container.ShmSize": {"1m", "--shm-size=1m"}, "Container.StopSignal": {"INT", "--stop-signal=INT"},
+	"Container.ServiceName":       {"other", "== other.service\n"}, "Container.ShmSize": {"1m", "--shm-size=1m"}, "Container.StopSignal": {"INT", "--stop-signal=INT"},
 	"Container.StopTimeout": {"200", "TimeoutStopSec=230\n"}, "Container.Sysctl": {"a.b=1 c.d=2", "--sysctl=a.b=1 --sysctl=c.d=2"},
 	"Container.Timezone": {"Europe/Berlin", "--volume=/usr/share/zoneinfo/Europe/Berlin:/etc/localtime:ro"}, "Container.Tmpfs": {"/w:size=1m", "--tmpfs=/w:size=1m"},
 	"Container.Ulimit": {"nofile=1:2", "--ulimit=nofile=1:2"}, "Container.Unmask": {"ALL", "--security-opt=systempaths=unconfined"}, "Container.User": {"4", "--user=4"},
