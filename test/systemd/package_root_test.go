@@ -43,7 +43,9 @@ func TestPackage(t *testing.T) {
 	image := g.Busybox(t)
 	pod, containers := g.pod(image)
 	keeper := nodetest.Pair("")
+	others := g.workloads(image)
 	was, main := containers.states(g), g.property(agent, "MainPID")
+	processes := others.processes()
 
 	// An agent that would not start replaces none.
 	const broken = "/etc/longshore/conf.d/99-broken.toml"
@@ -55,6 +57,7 @@ func TestPackage(t *testing.T) {
 		t.Errorf("the agent was %s and is %s", main, now)
 	}
 	containers.goOn(g, was)
+	others.goOn(processes)
 	if err := os.Remove(broken); err != nil {
 		t.Fatal(err)
 	}
@@ -74,6 +77,7 @@ func TestPackage(t *testing.T) {
 		t.Errorf("after the upgrade: %v, %v", v, err)
 	}
 	containers.goOn(g, was)
+	others.goOn(processes)
 	if now := nodetest.Pair(""); !slices.Equal(slices.Sorted(slices.Values(now)), slices.Sorted(slices.Values(keeper))) {
 		t.Errorf("keeper and nest were %v, and are %v", keeper, now)
 	}
@@ -84,10 +88,29 @@ func TestPackage(t *testing.T) {
 		t.Error("the upgrade has overwritten the configuration")
 	}
 	g.kubernetesNode()
-	third := pod.Run(t, g.counter(image, "third")) // by the new agent, with the old keeper
+	third := pod.Run(t, g.counter(image, "third")) // by the new agent, with the new keeper
 	if out := g.exec(third.ID, "echo here"); out != "here\n" {
 		t.Errorf("exec: %q", out)
 	}
+
+	// The older packages come back, and the newer ones again, under everything that runs.
+	for _, version := range []string{"1.0.0", "2.0.0"} {
+		stated := map[string]string{"1.0.0": "(devel)", "2.0.0": "2.0.0"}[version] // the first package has the programs of bin
+		g.run("dpkg", "-i", deb(version, "longshore"), deb(version, "longshore-kubernetes"))
+		g.serves()
+		if now := g.property(agent, "MainPID"); now != main {
+			t.Errorf("%s: the agent was %s and is %s", version, main, now)
+		}
+		for _, process := range []string{"agent ", "keeper "} {
+			if out := g.run("longshore", "version"); !strings.Contains(out, "process   "+process+stated+", pid ") {
+				t.Errorf("no process %s%s: %s", process, stated, out)
+			}
+		}
+		containers.goOn(g, was)
+		others.goOn(processes)
+	}
+
+	others.plugin.Shutdown(t)
 
 	// A removal leaves data, and nothing that runs.
 	g.run("dpkg", "--remove", "longshore-kubernetes", "longshore")
@@ -96,6 +119,7 @@ func TestPackage(t *testing.T) {
 			t.Errorf("container %s runs on", s.pid)
 		}
 	}
+	others.gone(processes)
 	g.nothingRuns()
 	if _, err := os.Stat("/usr/bin/longshore"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the program: %v", err)
