@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"google.golang.org/grpc"
@@ -87,12 +88,6 @@ func TestPackage(t *testing.T) {
 	if !strings.HasSuffix(g.read(configFile), "\n# the administrator's\n") {
 		t.Error("the upgrade has overwritten the configuration")
 	}
-	g.kubernetesNode()
-	third := pod.Run(t, g.counter(image, "third")) // by the new agent, with the new keeper
-	if out := g.exec(third.ID, "echo here"); out != "here\n" {
-		t.Errorf("exec: %q", out)
-	}
-
 	// The older packages come back, and the newer ones again, under everything that runs.
 	for _, version := range []string{"1.0.0", "2.0.0"} {
 		stated := map[string]string{"1.0.0": "(devel)", "2.0.0": "2.0.0"}[version] // the first package has the programs of bin
@@ -110,7 +105,14 @@ func TestPackage(t *testing.T) {
 		others.goOn(processes)
 	}
 
-	others.plugin.Shutdown(t)
+	g.kubernetesNode()
+	third := pod.Run(t, g.counter(image, "third")) // by the new agent, with the new keeper
+	if out := g.exec(third.ID, "echo here"); out != "here\n" {
+		t.Errorf("exec: %q", out)
+	}
+
+	others.plugin.Signal(t, syscall.SIGKILL)
+	others.plugin.Ended()
 
 	// A removal leaves data, and nothing that runs.
 	g.run("dpkg", "--remove", "longshore-kubernetes", "longshore")
