@@ -91,9 +91,9 @@ func TestAContainerCannotFillTheState(t *testing.T) {
 			if left := room(t, state); left > 1<<20 {
 				t.Errorf("%d bytes are left on the state file system", left)
 			}
-			if bound := writableOf(t, state, "sleep"); len(bound) != 1 {
-				t.Errorf("writable of the state file system: %v", bound)
-			}
+			nodetest.Eventually(t, "the shell has become sleep, which has a writable mount of the state file system", func() bool {
+				return len(writableOf(t, state, "sleep")) == 1
+			})
 			_, err := n.CRI.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: n.PodConfig("another")})
 			if err == nil {
 				t.Error("a pod could be made all the same")
