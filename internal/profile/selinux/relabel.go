@@ -19,6 +19,10 @@ const Shared = "s0"
 
 const attribute = "security.selinux"
 
+// maxDepth is the limit of nested directories. The walk keeps two descriptors open for each, and a container may nest as many
+// as it likes.
+const maxDepth = 512
+
 // kept returns the directories that every node has. Without their labels the node's programs could not use them any more.
 func kept() []string {
 	return []string{
@@ -50,14 +54,14 @@ func Relabel(path, label string) error {
 	}
 	f := os.NewFile(uintptr(fd), clean)
 	defer func() { _ = f.Close() }()
-	return relabel(f, label)
+	return relabel(f, label, maxDepth)
 }
 
 // byFD is the name of an open file that leads to that file and no other.
 func byFD(f *os.File) string { return "/proc/self/fd/" + strconv.Itoa(int(f.Fd())) }
 
-// relabel labels the file that f, opened with O_PATH, is, and all below it.
-func relabel(f *os.File, label string) error {
+// relabel labels the file that f, opened with O_PATH, is, and all below it, down to a depth.
+func relabel(f *os.File, label string, depth int) error {
 	if err := set(byFD(f), label, unix.Setxattr); err != nil {
 		return fmt.Errorf("SELinux label %s of %s: %w", label, f.Name(), err)
 	}
@@ -70,10 +74,13 @@ func relabel(f *os.File, label string) error {
 	}
 	dir := os.NewFile(uintptr(fd), f.Name())
 	defer func() { _ = dir.Close() }()
+	if depth == 0 {
+		return fmt.Errorf("SELinux labels: more than %d directories are nested: remove them, or leave out z and Z: %w", maxDepth, errdefs.ErrFailedPrecondition)
+	}
 	for {
 		list, err := dir.ReadDir(256)
 		for _, e := range list {
-			if err := entry(dir, e.Name(), label); err != nil {
+			if err := entry(dir, e.Name(), label, depth-1); err != nil {
 				return err
 			}
 		}
@@ -87,7 +94,7 @@ func relabel(f *os.File, label string) error {
 }
 
 // entry labels one entry of an open directory. One that is gone meanwhile needs no label.
-func entry(dir *os.File, name, label string) error {
+func entry(dir *os.File, name, label string, depth int) error {
 	path := filepath.Join(dir.Name(), name)
 	fd, err := unix.Openat(int(dir.Fd()), name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ENOENT) {
@@ -103,7 +110,7 @@ func entry(dir *os.File, name, label string) error {
 		return fmt.Errorf("stat %s: %w", path, err)
 	}
 	if info.Mode()&os.ModeSymlink == 0 {
-		return relabel(f, label)
+		return relabel(f, label, depth)
 	}
 	err = set(byFD(dir)+"/"+name, label, unix.Lsetxattr)
 	if err != nil && !errors.Is(err, unix.ENOENT) {

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/roottest"
@@ -51,6 +52,17 @@ func TestRelabelStaysInTheDirectory(t *testing.T) {
 			if got := of(filepath.Join(tree, name)); got != label {
 				t.Errorf("tree/%s has the label %q", name, got)
 			}
+		}
+		// Names of one letter keep the path below the kernel's limit.
+		deep := tree
+		for range maxDepth {
+			deep += "/d"
+		}
+		if err := os.MkdirAll(deep, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := Relabel(tree, label); !errdefs.IsFailedPrecondition(err) {
+			t.Errorf("directories that are nested too deep: %v", err)
 		}
 		if got := of(outside); got != before || of(filepath.Join(outside, "file")) != before {
 			t.Errorf("outside of the directory: %q", got)
