@@ -38,7 +38,7 @@ func TestUpgradeOfTheKeeper(t *testing.T) {
 		state := func(name string) string { return processState(t, n, name) }
 
 		pod := n.RunPod(t, n.PodConfig("upgrade"))
-		c := pod.Run(t, nodetest.ContainerConfig("c", image, "/bin/sh", "-c", "trap 'echo told; exit 7' TERM; i=0; while :; do i=$((i+1)); echo $i; usleep 2000; done"))
+		c := pod.Run(t, nodetest.ContainerConfig("c", image, "/bin/sh", "-c", countsUntilTold))
 		before := n.Processes("keeper")
 		for _, name := range []string{"agent", "keeper", "nest"} {
 			if s := state(name); s != "current" {
@@ -78,13 +78,7 @@ func TestUpgradeOfTheKeeper(t *testing.T) {
 		if st := c.Status(t); st.GetState() != runtimeapi.ContainerState_CONTAINER_RUNNING {
 			t.Errorf("the container: %v", st)
 		}
-		if _, err := n.CRI.StopContainer(t.Context(), &runtimeapi.StopContainerRequest{ContainerId: c.ID, Timeout: 30}); err != nil {
-			t.Fatal(err)
-		}
-		if st := c.Status(t); st.GetExitCode() != 7 {
-			t.Errorf("the exit: %v", st)
-		}
-		wholeLog(t, c)
+		stopsWhole(t, n, c)
 		pod.Remove(t)
 		clean(t, n)
 	})
@@ -103,7 +97,7 @@ func TestUpgradeOfTheAgent(t *testing.T) {
 			t.Fatal(err)
 		}
 		pod := n.RunPod(t, n.PodConfig("upgrade"))
-		c := pod.Run(t, nodetest.ContainerConfig("c", image, "/bin/sh", "-c", "trap 'echo told; exit 7' TERM; i=0; while :; do i=$((i+1)); echo $i; usleep 2000; done"))
+		c := pod.Run(t, nodetest.ContainerConfig("c", image, "/bin/sh", "-c", countsUntilTold))
 		pid, socket := n.Pid(), filepath.Join(n.State, "cri.sock")
 
 		ctx, stop := context.WithCancel(t.Context())
@@ -160,13 +154,7 @@ func TestUpgradeOfTheAgent(t *testing.T) {
 		if err := clients.Wait(); err != nil || calls.Load() < 10 {
 			t.Errorf("after %d calls: %v", calls.Load(), err)
 		}
-		if _, err := n.CRI.StopContainer(t.Context(), &runtimeapi.StopContainerRequest{ContainerId: c.ID, Timeout: 30}); err != nil {
-			t.Fatal(err)
-		}
-		if st := c.Status(t); st.GetExitCode() != 7 {
-			t.Errorf("the exit: %v", st)
-		}
-		wholeLog(t, c)
+		stopsWhole(t, n, c)
 		pod.Remove(t)
 		clean(t, n)
 	})
@@ -296,6 +284,21 @@ func processState(t *testing.T, n *nodetest.Node, name string) string {
 	}
 	t.Fatalf("no process %s: %s", name, out)
 	return ""
+}
+
+// countsUntilTold writes numbers until SIGTERM, and then a last word.
+const countsUntilTold = "trap 'echo told; exit 7' TERM; i=0; while :; do i=$((i+1)); echo $i; usleep 2000; done"
+
+// stopsWhole stops a container with that program, and checks its exit status and its log.
+func stopsWhole(t *testing.T, n *nodetest.Node, c *nodetest.Container) {
+	t.Helper()
+	if _, err := n.CRI.StopContainer(t.Context(), &runtimeapi.StopContainerRequest{ContainerId: c.ID, Timeout: 30}); err != nil {
+		t.Fatal(err)
+	}
+	if st := c.Status(t); st.GetExitCode() != 7 {
+		t.Errorf("the exit: %v", st)
+	}
+	wholeLog(t, c)
 }
 
 // wholeLog checks that a log has the numbers from 1 on without a gap, and then the program's last word.

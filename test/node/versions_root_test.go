@@ -44,7 +44,7 @@ func TestVersionMatrix(t *testing.T) {
 		n := nodetest.Start(t, nodetest.Options{Bin: bin})
 		image := n.Busybox(t)
 		pod := n.RunPod(t, n.PodConfig("matrix"))
-		c := pod.Run(t, nodetest.ContainerConfig("c", image, "/bin/sh", "-c", "trap 'echo told; exit 7' TERM; i=0; while :; do i=$((i+1)); echo $i; usleep 2000; done"))
+		c := pod.Run(t, nodetest.ContainerConfig("c", image, "/bin/sh", "-c", countsUntilTold))
 		pid, keepers := n.Pid(), n.Processes("keeper")
 		works := func(after string) {
 			t.Helper()
@@ -87,13 +87,7 @@ func TestVersionMatrix(t *testing.T) {
 		}
 		now.install(t, bin)
 		works("refused keeper")
-		if _, err := n.CRI.StopContainer(t.Context(), &runtimeapi.StopContainerRequest{ContainerId: c.ID, Timeout: 30}); err != nil {
-			t.Fatal(err)
-		}
-		if st := c.Status(t); st.GetExitCode() != 7 {
-			t.Errorf("the exit: %v", st)
-		}
-		wholeLog(t, c)
+		stopsWhole(t, n, c)
 		pod.Remove(t)
 		clean(t, n)
 	})
@@ -131,7 +125,7 @@ func TestUpgradeKilledAtEveryStage(t *testing.T) {
 		n := nodetest.Start(t, nodetest.Options{Bin: bin})
 		image := n.Busybox(t)
 		pod := n.RunPod(t, n.PodConfig("killed"))
-		c := pod.Run(t, nodetest.ContainerConfig("c", image, "/bin/sh", "-c", "trap 'echo told; exit 7' TERM; i=0; while :; do i=$((i+1)); echo $i; usleep 2000; done"))
+		c := pod.Run(t, nodetest.ContainerConfig("c", image, "/bin/sh", "-c", countsUntilTold))
 		out, err := n.CLI("inspect", "--format", "{{.State.Pid}}", c.ID)
 		if err != nil {
 			t.Fatal(err)
@@ -200,13 +194,7 @@ func TestUpgradeKilledAtEveryStage(t *testing.T) {
 				runs("after " + what)
 			}
 		}
-		if _, err := n.CRI.StopContainer(t.Context(), &runtimeapi.StopContainerRequest{ContainerId: c.ID, Timeout: 30}); err != nil {
-			t.Fatal(err)
-		}
-		if st := c.Status(t); st.GetExitCode() != 7 {
-			t.Errorf("the exit: %v", st)
-		}
-		wholeLog(t, c)
+		stopsWhole(t, n, c)
 		pod.Remove(t)
 		clean(t, n)
 	})
