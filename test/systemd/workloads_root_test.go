@@ -49,7 +49,8 @@ func (g guest) workloads(image string) workloads {
 	}
 	file := filepath.Join(dir, "compose.yaml")
 	g.write(file, project)
-	g.run("longshore", "up", "-d", "-f", file)
+	// The key of projects is the user's, in the home directory, and stays when packages are purged.
+	g.run("env", "XDG_STATE_HOME="+dir, "longshore", "up", "-d", "-f", file)
 	return w
 }
 
