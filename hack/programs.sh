@@ -12,7 +12,8 @@ resolver "$dir/apt"
 download base-files base-passwd bash dash coreutils grep sed gawk findutils diffutils util-linux bsdutils hostname mount libc-bin busybox-static passwd login tar gzip xz-utils bzip2 zip unzip \
   rsync git strace gdb tcpdump iptables nftables iproute2 iputils-ping procps psmisc sudo cron openssh-server openssh-client bubblewrap redis-server nginx-light postgresql-15 \
   dpkg apt perl python3 sqlite3 curl openssl cpio acl attr libcap2-bin e2fsprogs fakeroot socat netcat-openbsd make gcc libc6-dev jq lsof screen tmux vim-tiny less file bc at \
-  logrotate rsyslog dnsmasq-base haproxy memcached chrony adduser
+  logrotate rsyslog dnsmasq-base haproxy memcached chrony adduser \
+  npm python3-pip python3-setuptools python3-wheel docker.io podman crun netavark uidmap slirp4netns fuse-overlayfs
 root=$dir/root
 rm -rf "$root"
 bare "$root"
@@ -41,6 +42,7 @@ cp "$apt"/archives/zip_*.deb "$root/zip.deb"
 ldconfig -r "$root"
 chroot "$root" update-alternatives --quiet --install /usr/sbin/iptables iptables /usr/sbin/iptables-nft 10 || true
 ln -sf gawk "$root/usr/bin/awk"
+ln -sf ip6tables-nft "$root/usr/sbin/ip6tables"
 tar -C "$root" --numeric-owner --xattrs -cf "$dir/root.tar" .
 rm -rf "$root"
 touch "$dir/complete"

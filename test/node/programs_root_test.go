@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"os"
 	"path/filepath"
 	"slices"
@@ -11,16 +12,31 @@ import (
 	"github.com/longshore/longshore/test/nodetest"
 )
 
-// program is a Debian program, and a script that uses it and fails if it does not work. With admin its container has NET_ADMIN.
+// program is a Debian program, and a script that uses it and fails if it does not work, in a container of containers.
 type program struct {
 	name, script string
-	admin        bool
+	in           string // "plain" if empty
+}
+
+// containers have the flags of the containers of programs. Only a privileged one has the node's ids with both settings.
+func containers() map[string][]string {
+	return map[string][]string{
+		"plain":      nil,
+		"admin":      {"--cap-add", "NET_ADMIN"},
+		"privileged": {"--privileged"},
+		"nested":     {"--userns", "private", "--cap-add", "NET_ADMIN", "--cap-add", "SYS_ADMIN", "--security-opt", "seccomp=unconfined", "--security-opt", "systempaths=unconfined"},
+	}
 }
 
 // programs are unmodified Debian packages. docs/guide/userns.md has a table of their results.
 func programs() []program {
 	const wait = `for i in $(seq 100); do if %; then exit 0; fi; sleep 0.1; done; exit 1`
 	until := func(start, test string) string { return start + "\n" + strings.ReplaceAll(wait, "%", test) }
+	const image = "mkdir -p /data/i/bin; cp /bin/busybox /data/i/bin/; ln -sf busybox /data/i/bin/echo; "
+	podman := func(flag string) string {
+		return image + "p='podman --root /data/podman --cgroup-manager cgroupfs --events-backend file'; tar -C /data/i -c . | $p import -q - x >/dev/null; test \"$($p run --rm " + flag + " x /bin/echo hi)\" = hi"
+	}
+	const docker = image + "dockerd --data-root /data/docker >/tmp/dockerd.log 2>&1 & for i in $(seq 300); do docker version >/dev/null 2>&1 && break; sleep 0.1; done; tar -C /data/i -c . | docker import - x >/dev/null; test \"$(docker run --rm x /bin/echo hi)\" = hi"
 	return []program{
 		{name: "PostgreSQL", script: until("mkdir -p /var/lib/postgresql/d; chown -R postgres /var/lib/postgresql; b=/usr/lib/postgresql/15/bin; su postgres -c \"$b/initdb -D /var/lib/postgresql/d -A trust --locale=C >/dev/null\"; su postgres -c \"$b/postgres -D /var/lib/postgresql/d -c jit=off -c unix_socket_directories=/tmp\" >/dev/null 2>&1 &", "/usr/lib/postgresql/15/bin/psql -h /tmp -U postgres -c 'create table if not exists t(x int)' >/dev/null 2>&1")},
 		{name: "Redis", script: until("redis-server --save '' --port 7001 >/dev/null & ", "test \"$(redis-cli -p 7001 set a b)\" = OK")},
@@ -58,9 +74,9 @@ func programs() []program {
 		{name: "ping as a user", script: "setpriv --reuid 1000 --regid 1000 --clear-groups ping -c1 -W2 127.0.0.1 >/dev/null"},
 		{name: "a port below 1024", script: "timeout 2 nc -l 127.0.0.1 99 >/dev/null & sleep 0.3; echo x | nc -q0 127.0.0.1 99"},
 		{name: "tcpdump", script: "(sleep 0.7; ping -c2 127.0.0.1 >/dev/null) & timeout 5 tcpdump -Z root -c1 -i lo icmp >/dev/null 2>&1"},
-		{name: "ip addr, link, route", admin: true, script: "ip link add d0 type bridge; ip addr add 10.99.0.1/24 dev d0; ip link set d0 up; ip route | grep -q 10.99.0.0"},
-		{name: "iptables", admin: true, script: "iptables -A INPUT -p tcp --dport 9 -j DROP; iptables -S | grep -q 'dport 9'"},
-		{name: "nft", admin: true, script: "nft add table inet t; nft list tables | grep -q 'inet t'"},
+		{name: "ip addr, link, route", in: "admin", script: "ip link add d0 type bridge; ip addr add 10.99.0.1/24 dev d0; ip link set d0 up; ip route | grep -q 10.99.0.0"},
+		{name: "iptables", in: "admin", script: "iptables -A INPUT -p tcp --dport 9 -j DROP; iptables -S | grep -q 'dport 9'"},
+		{name: "nft", in: "admin", script: "nft add table inet t; nft list tables | grep -q 'inet t'"},
 		{name: "strace", script: "strace -o /tmp/st true; grep -q execve /tmp/st"},
 		{name: "strace -p", script: "sleep 5 & p=$!; timeout 2 strace -p $p -o /tmp/st2 & sleep 0.7; kill $p; test -f /tmp/st2"},
 		{name: "gdb", script: "gdb -batch -ex run -ex 'info proc' --args /usr/bin/true 2>&1 | grep -q 'exited normally'"},
@@ -86,6 +102,14 @@ func programs() []program {
 		{name: "screen, tmux", script: "tmux -S /tmp/tm new-session -d 'sleep 3'; tmux -S /tmp/tm ls | grep -q windows"},
 		{name: "zip, gzip, xz, bzip2", script: "cd /etc; zip -q /z.zip passwd; unzip -tq /z.zip >/dev/null; gzip -c passwd | gunzip | cmp - passwd; xz -c passwd | xz -d | cmp - passwd; bzip2 -c passwd | bunzip2 | cmp - passwd"},
 		{name: "curl, jq, bc, file, vim", script: "echo '{\"a\":1}' | jq -e .a >/dev/null; test \"$(echo 2+3 | bc)\" = 5; file /etc/passwd | grep -q ASCII; curl -sf file:///etc/passwd >/dev/null"},
+		{name: "npm", script: "mkdir -p /n/lib/bin /n/app; cd /n/lib; printf '{\"name\":\"lib\",\"version\":\"1.0.0\",\"bin\":{\"hello\":\"bin/h.js\"},\"scripts\":{\"postinstall\":\"touch installed\"}}' >package.json; printf '#!/usr/bin/env node\nconsole.log(\"hello\")\n' >bin/h.js; chown -R 1000:1000 /n; npm pack --silent >/dev/null; cd /n/app; echo '{\"name\":\"app\",\"version\":\"1.0.0\"}' >package.json; npm install --silent --offline --no-audit ../lib/lib-1.0.0.tgz; test \"$(npx --offline hello)\" = hello; test -f node_modules/lib/installed; npm install --silent --offline --no-audit -g ../lib/lib-1.0.0.tgz; test \"$(hello)\" = hello"},
+		{name: "pip", script: "mkdir -p /p/src/lib; cd /p/src; printf 'from setuptools import setup\nsetup(name=\"lib\", version=\"1.0\", packages=[\"lib\"], entry_points={\"console_scripts\": [\"lib-hello=lib:main\"]})\n' >setup.py; printf 'def main():\n    print(\"hello\")\n' >lib/__init__.py; pip wheel -q --no-index --no-build-isolation --no-deps -w /p/wheels .; o='-q --no-index --find-links /p/wheels --break-system-packages --no-warn-script-location'; pip install $o --root-user-action ignore lib; test \"$(lib-hello)\" = hello; su user -s /bin/bash -c \"cd; pip install --user --ignore-installed $o lib; .local/bin/lib-hello\" | grep -q hello"},
+		{name: "podman", script: podman("")},
+		{name: "podman, privileged", in: "privileged", script: podman("")},
+		{name: "podman with SYS_ADMIN in a user namespace, without cgroups", in: "nested", script: podman("--cgroups=disabled")},
+		{name: "docker", script: docker},
+		{name: "docker, privileged", in: "privileged", script: docker},
+		{name: "docker with SYS_ADMIN in a user namespace", in: "nested", script: docker},
 		{name: "files of a volume and of the host", script: "touch /data/v; chown 33 /data/v; test \"$(stat -c %u /data/v /theirs/f | tr '\\n' ' ')\" = '33 44 '; echo new >>/theirs/f"},
 	}
 }
@@ -131,21 +155,21 @@ func runPrograms(t *testing.T, tree, userns string) map[string]string {
 	if err := os.Chown(filepath.Join(theirs, "f"), 44, 44); err != nil {
 		t.Fatal(err)
 	}
-	for name, flags := range map[string][]string{"plain": nil, "admin": {"--cap-add", "NET_ADMIN"}} {
+	for name, flags := range containers() {
 		if _, err := n.CLI(append(append([]string{"run", "-d", "--init", "--new-privileges", "--name", name, "-v", theirs + ":/theirs", "-v", "data" + name + ":/data"}, flags...), image, "/bin/sleep", "100000")...); err != nil {
 			t.Fatal(err)
 		}
 	}
 	results := map[string]string{}
 	for _, p := range programs() {
-		in := map[bool]string{false: "plain", true: "admin"}[p.admin]
+		in := cmp.Or(p.in, "plain")
 		results[p.name] = "works"
-		if out, err := n.CLI("exec", in, "/usr/bin/timeout", "30", "/bin/bash", "-e", "-c", p.script); err != nil {
+		if out, err := n.CLI("exec", in, "/usr/bin/timeout", "90", "/bin/bash", "-e", "-c", p.script); err != nil {
 			results[p.name] = "fails"
 			t.Logf("%s: %s: %s%v", userns, p.name, out, err)
 		}
 	}
-	for _, name := range []string{"plain", "admin"} {
+	for name := range containers() {
 		if _, err := n.CLI("rm", "-f", name); err != nil {
 			t.Error(err)
 		}
