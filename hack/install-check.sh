@@ -80,7 +80,23 @@ refused() { # words, arguments of install.sh
 }
 
 if [ "$2" = apt ]; then
-  echo 'deb [trusted=yes] file:/release/apt stable main' >"/etc/apt/sources.list.d/longshore.list"
+  list=/etc/apt/sources.list.d/longshore.list trust=trusted=yes
+  if [ -e /release/apt/longshore.gpg ]; then
+    cp /release/apt/longshore.gpg /usr/share/keyrings/longshore.gpg
+    trust=signed-by=/usr/share/keyrings/longshore.gpg
+    # apt refuses another key, and a repository that has changed.
+    cp -r /release/apt/dists "$work/dists"
+    mkdir "$work/changed"
+    mv "$work/dists" "$work/changed/"
+    sed -i 's/^Label: Longshore$/Label: Another/' "$work/changed/dists/stable"/{In,}Release
+    chmod -R a+rX "$work/changed"
+    for source in "[signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] file:/release/apt" "[$trust] file:$work/changed"; do
+      echo "deb $source stable main" >"$list"
+      ! apt-get update -qq -o Dir::Etc::sourcelist="$list" -o Dir::Etc::sourceparts=/dev/null -o APT::Update::Error-Mode=any >"$work/log" 2>&1 || fail "apt accepts $source"
+      grep -q -e NO_PUBKEY -e BADSIG "$work/log" || { cat "$work/log"; fail "apt refuses $source for another reason"; }
+    done
+  fi
+  echo "deb [$trust] file:/release/apt stable main" >"$list"
   printf '#!/bin/sh\nexit 101\n' >"/usr/sbin/policy-rc.d"
   chmod 755 "/usr/sbin/policy-rc.d"
   apt-get update -qq
@@ -91,7 +107,22 @@ if [ "$2" = apt ]; then
   dpkg-query -W -f '${Package} ${Version} ${db:Status-Status}\n' $all
   apt-cache policy longshore | grep -q 'file:/release/apt' || fail 'longshore is not from the repository'
   for program in longshore-hub longshore-oci; do $program --version; done
-  echo 'apt has installed all packages from the repository'
+  echo "apt has installed all packages from the repository ($trust)"
+  # With openssl install.sh verifies the signature: it refuses another tarball and another key, and needs no sums.
+  # shellcheck disable=SC2086 # a list of words
+  DEBIAN_FRONTEND=noninteractive apt-get purge -y -qq $all >"$work/log" 2>&1 || { cat "$work/log"; fail 'apt-get purge failed'; }
+  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends openssl >"$work/log" 2>&1 || { cat "$work/log"; fail 'apt-get install openssl failed'; }
+  tarball=$(cd /release && echo longshore_*_linux_"$(dpkg --print-architecture)".tar.gz)
+  cp "/release/$tarball" "/release/$tarball.sig" /test/
+  printf x >>"/test/$tarball"
+  listing >"$work/before"
+  refused 'has signed' "/test/$tarball" --key /key.pub
+  cp "/release/$tarball" /test/
+  openssl ecparam -name prime256v1 -genkey -noout | openssl ec -pubout -out "$work/other.pub" 2>/dev/null
+  refused 'has signed' "/test/$tarball" --key "$work/other.pub"
+  /release/install.sh "/test/$tarball" --key /key.pub >"$work/log" 2>&1 || { cat "$work/log"; fail 'the signed tarball was not installed'; }
+  /usr/local/bin/longshore --version
+  echo 'install.sh verifies signatures'
   exit 0
 fi
 

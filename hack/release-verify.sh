@@ -18,6 +18,13 @@ for file in "$dir"/*.deb "$dir"/*.json "$dir"/*.sh "$dir"/*.tar.gz; do
   grep -q "  ${file##*/}$" "$dir/SHA256SUMS" || fail "SHA256SUMS lacks ${file##*/}"
   [ -z "$key" ] || { base64 -d "$file.sig" >"$tmp/sig" && openssl dgst -sha256 -verify "$key" -signature "$tmp/sig" "$file" >/dev/null; } || fail "the signature of ${file##*/} is wrong"
 done
+repository=$dir/apt/dists/stable
+if [ -e "$repository/InRelease" ]; then
+  gpgv --quiet --keyring "$dir/apt/longshore.gpg" --output "$tmp/signed" "$repository/InRelease" 2>"$tmp/log" || { cat "$tmp/log" >&2; fail 'the signature of InRelease is wrong'; }
+  diff "$repository/Release" "$tmp/signed" || fail 'InRelease is not Release'
+  gpgv --quiet --keyring "$dir/apt/longshore.gpg" "$repository/Release.gpg" "$repository/Release" 2>"$tmp/log" || { cat "$tmp/log" >&2; fail 'the signature of Release is wrong'; }
+  echo 'the apt repository is signed'
+fi
 
 native=$(dpkg --print-architecture)
 for tarball in "$dir"/longshore_"${version}"_linux_*.tar.gz; do

@@ -9,7 +9,8 @@
 # MAINTAINER  the packages' maintainer, Name <mail@address>
 # KEY         a private key of ECDSA P-256 in PEM form, from openssl or from cosign, whose password is then
 #             COSIGN_PASSWORD: FILE.sig beside each file and SHA256SUMS are signatures for cosign verify-blob --key
-# GPG_KEY     a key of gpg, which signs the apt repository
+# GPG_KEY     a key of gpg, which signs the apt repository; apt/longshore.gpg is then its public key. gpg asks for its
+#             password, unless that is in GPG_PASSWORD
 set -euo pipefail
 out=$(realpath -m "${OUT:-dist}")
 [ -z "${KEY:-}" ] || KEY=$(realpath "$KEY")
@@ -39,6 +40,16 @@ trap 'rm -rf "$work"' EXIT
 mkdir "$work/new" "$work/bin"
 CGO_ENABLED=0 go -C tools/release build -trimpath -o "$work/release" .
 native=$(go env GOHOSTARCH)
+# A key that does not sign is found before the programs are built.
+gpg_sign() { # option of gpg, file, its signature
+  local password=()
+  [ -z "${GPG_PASSWORD:-}" ] || password=(--pinentry-mode loopback --passphrase-fd 3)
+  gpg --batch --quiet --yes "${password[@]}" --local-user "$GPG_KEY" --armor "$1" -o "$3" "$2" 3<<<"${GPG_PASSWORD:-}"
+}
+: >"$work/try"
+[ -z "${KEY:-}" ] || "$work/release" sign "$KEY" "$work/try"
+[ -z "${GPG_KEY:-}" ] || gpg_sign --detach-sign "$work/try" "$work/try.asc" || fail "gpg cannot sign with the key $GPG_KEY"
+
 for arch in $arches $native; do
   [ -e "$work/bin/$arch" ] || GOARCH=$arch make -s build RELEASE="$version" BIN="$work/bin/$arch"
 done
@@ -86,8 +97,9 @@ repository() {
     sed "s/^Date: .*/Date: $(date -u -R -d "@$SOURCE_DATE_EPOCH" | sed 's/+0000/UTC/')/" >"$work/Release"
   mv "$work/Release" dists/stable/Release
   [ -z "${GPG_KEY:-}" ] || {
-    gpg --batch --yes --local-user "$GPG_KEY" --clearsign -o dists/stable/InRelease dists/stable/Release
-    gpg --batch --yes --local-user "$GPG_KEY" --armor --detach-sign -o dists/stable/Release.gpg dists/stable/Release
+    gpg_sign --clearsign dists/stable/Release dists/stable/InRelease
+    gpg_sign --detach-sign dists/stable/Release dists/stable/Release.gpg
+    gpg --batch --quiet --export "$GPG_KEY" >longshore.gpg
   }
 }
 (repository)

@@ -20,6 +20,7 @@ import (
 
 	cdx "github.com/CycloneDX/cyclonedx-go"
 	"github.com/secure-systems-lab/go-securesystemslib/encrypted"
+	"github.com/sigstore/sigstore/pkg/cryptoutils"
 	"github.com/sigstore/sigstore/pkg/signature"
 )
 
@@ -165,5 +166,60 @@ func TestKeysThatCosignDoesNotUse(t *testing.T) {
 		if _, err := os.Stat(file + ".sig"); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("%s: a signature: %v", want, err)
 		}
+	}
+}
+
+// TestNewKey reads a new key pair with the library that cosign uses, and signs with it.
+func TestNewKey(t *testing.T) {
+	dir := t.TempDir()
+	keyFile, publicFile, file := filepath.Join(dir, "cosign.key"), filepath.Join(dir, "cosign.pub"), filepath.Join(dir, "file")
+	if err := os.WriteFile(file, []byte("content"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := run([]string{"key", keyFile, publicFile}, ""); err == nil || !strings.Contains(err.Error(), "COSIGN_PASSWORD") {
+		t.Errorf("a key without a password: %v", err)
+	}
+	if err := run([]string{"key", keyFile, file}, "password"); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("a public key over a file: %v", err)
+	}
+	if _, err := os.Stat(keyFile); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a key without its public key is left: %v", err)
+	}
+	if err := run([]string{"key", keyFile, publicFile}, "password"); err != nil {
+		t.Fatal(err)
+	}
+	if err := run([]string{"key", keyFile, publicFile + "2"}, "password"); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("a second key over the first: %v", err)
+	}
+	if info, err := os.Stat(keyFile); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the key's file: %v, %v", info.Mode(), err)
+	}
+	text, err := os.ReadFile(publicFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	public, err := cryptoutils.UnmarshalPEMToPublicKey(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	verifier, err := signature.LoadVerifier(public, crypto.SHA256)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := run([]string{"sign", keyFile, file}, "password"); err != nil {
+		t.Fatal(err)
+	}
+	if text, err = os.ReadFile(file + ".sig"); err != nil {
+		t.Fatal(err)
+	}
+	sig, err := base64.StdEncoding.DecodeString(string(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := verifier.VerifySignature(bytes.NewReader(sig), strings.NewReader("content")); err != nil {
+		t.Errorf("the signature: %v", err)
+	}
+	if err := verifier.VerifySignature(bytes.NewReader(sig), strings.NewReader("other content")); err == nil {
+		t.Error("the signature is right for other content")
 	}
 }

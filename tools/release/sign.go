@@ -45,6 +45,50 @@ func sign(keyFile, password string, files []string) error {
 	return nil
 }
 
+// newKey writes a new key of ECDSA P-256 as `cosign generate-key-pair` does, encrypted with the password, and
+// its public key. It overwrites no file.
+func newKey(keyFile, publicFile, password string) error {
+	if password == "" {
+		return errors.New("COSIGN_PASSWORD is empty: set the password that shall protect the key")
+	}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return err
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return err
+	}
+	secret, err := encrypted.Encrypt(der, []byte(password))
+	if err != nil {
+		return err
+	}
+	public, err := x509.MarshalPKIXPublicKey(&key.PublicKey)
+	if err != nil {
+		return err
+	}
+	if err := writeNew(keyFile, 0o600, pem.EncodeToMemory(&pem.Block{Type: "ENCRYPTED SIGSTORE PRIVATE KEY", Bytes: secret})); err != nil {
+		return err
+	}
+	if err := writeNew(publicFile, 0o644, pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: public})); err != nil {
+		return errors.Join(err, os.Remove(keyFile)) // without its public key it is of no use
+	}
+	return nil
+}
+
+// writeNew writes a file that does not exist yet.
+func writeNew(name string, mode os.FileMode, content []byte) error {
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(content)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return errors.Join(err, os.Remove(name))
+	}
+	return nil
+}
+
 // privateKey reads an ECDSA key of the curve P-256 from PEM: as openssl writes it, or as `cosign
 // generate-key-pair` does, which encrypts it.
 func privateKey(text []byte, password string) (*ecdsa.PrivateKey, error) {
