@@ -140,7 +140,8 @@ func under(heading, section, list string) string {
 
 var versionForm = regexp.MustCompile(`^[0-9]+\.[0-9]+\.[0-9]+(-[0-9a-z.]+)?$`)
 
-// name makes the section Unreleased that of a version, which the changelog must not have yet.
+// name makes the section Unreleased that of a version, which the changelog must not have yet. An empty one
+// for later changes is above it.
 func name(text, version string, day time.Time) (string, error) {
 	if !versionForm.MatchString(version) {
 		return "", fmt.Errorf("%q is no version such as 1.2.3", version)
@@ -148,7 +149,7 @@ func name(text, version string, day time.Time) (string, error) {
 	if strings.Contains(text, "\n## "+version+" ") {
 		return "", fmt.Errorf("there is a section %s already", version)
 	}
-	return strings.Replace(text, unreleased, "\n## "+version+" ("+day.Format(time.DateOnly)+")\n", 1), nil
+	return strings.Replace(text, unreleased, unreleased+"\n## "+version+" ("+day.Format(time.DateOnly)+")\n", 1), nil
 }
 
 // run gathers what is below the directory top and reports how many changes that

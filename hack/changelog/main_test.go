@@ -102,7 +102,7 @@ func TestGatherWantsTheSection(t *testing.T) {
 	}
 }
 
-// TestARelease names the section after the version, once.
+// TestARelease names the section after the version, once, and leaves one for the next release.
 func TestARelease(t *testing.T) {
 	top := t.TempDir()
 	log, file := filepath.Join(top, changelog), filepath.Join(top, changes, "a.added.md")
@@ -127,8 +127,18 @@ func TestARelease(t *testing.T) {
 	if n, err := run(top, "1.0.0", day); err != nil || n != 1 {
 		t.Fatalf("%d, %v", n, err)
 	}
-	const after = "# Changelog\n\n## 1.0.0 (2026-12-01)\n\n### Added\n\n- A is there.\n\n## 0.9.0 (2026-01-01)\n\n- Old.\n"
+	const after = "# Changelog\n\n## Unreleased\n\n## 1.0.0 (2026-12-01)\n\n### Added\n\n- A is there.\n\n## 0.9.0 (2026-01-01)\n\n- Old.\n"
 	if text, err := os.ReadFile(log); err != nil || string(text) != after {
 		t.Errorf("%v, got\n%s", err, text)
+	}
+	if err := os.WriteFile(file, []byte("A is better.\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := run(top, "1.1.0", day); err != nil || n != 1 {
+		t.Fatalf("the next release: %d, %v", n, err)
+	}
+	text, err := os.ReadFile(log)
+	if err != nil || !strings.Contains(string(text), "## Unreleased\n\n## 1.1.0 (2026-12-01)\n\n### Added\n\n- A is better.\n\n## 1.0.0") {
+		t.Errorf("the next release: %v, got\n%s", err, text)
 	}
 }
