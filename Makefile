@@ -6,7 +6,7 @@ GO = PATH="$$(hack/go.sh):$$PATH" go
 help: ## list the targets
 	@awk -F':.*## ' '/^##@ /{printf "\n%s\n", substr($$0, 5)} /^[a-z0-9-]+:.*## /{printf "  %-18s %s\n", $$1, $$2}' Makefile
 
-.PHONY: help build demo check test race root-test fuzz lint proto weakened changelog install install-hub deb release release-check \
+.PHONY: help build demo check test race root-test fuzz lint proto weakened changelog install install-hub deb release release-check release-arm64 \
 	clean chaos kills upgrades streams damages removals board overlay-stages e2e-hub attack exchanges seizures \
 	e2e-cri e2e-cri2017 e2e-kubelet e2e-cluster e2e-nomad e2e-nomad-recover e2e-nomad-vm e2e-mesos \
 	e2e-mesosgo e2e-swarm e2e-swarm-vm e2e-swarmkit e2e-gossip e2e-kata e2e-kata-client e2e-kata-vm \
@@ -87,6 +87,13 @@ release: ## programs, packages, sums and an apt repository for amd64 and arm64 (
 release-check: ## build the release in two clones, compare the sums, install it with apt (VERSION=)
 	hack/deps.sh release
 	hack/release-check.sh
+
+release-arm64: ## a release for arm64 in an emulated guest: demo, install.sh, root tests of keeper and native
+	hack/deps.sh vm
+	hack/deps.sh release
+	ARCHES=arm64 OUT=.cache/release-arm64 hack/release.sh
+	LONGSHORE_VM_ARCH=arm64 LONGSHORE_VM_TIMEOUT=5400 hack/vm.sh install .cache/release-arm64
+	LONGSHORE_VM_ARCH=arm64 LONGSHORE_VM_TIMEOUT=10800 LONGSHORE_VM_TEST_TIMEOUT=80m LONGSHORE_TEST_PATIENCE=20 hack/vm.sh internal/keeper internal/runtime/native
 
 clean: ## remove what was built
 	rm -rf bin dist
@@ -281,7 +288,7 @@ vm-services: build ## reboot a node with twelve services twenty times and cut it
 root-parents: build weakened ## the root tests on a hardened and a loosened host (KINDS=, PACKAGES=, RUN=)
 	for kind in $(or $(KINDS),hardened loosened); do CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_TEST_PARALLEL=1 LONGSHORE_TEST_HOST=$$kind LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_WEAK_BIN=$(CURDIR)/bin/weakened $(GO) test -p 1 -parallel 3 -count=1 -timeout 30m $(if $(RUN),-run $(RUN)) $(or $(PACKAGES),$$(grep -rl --include='*_root_test.go' --exclude-dir=e2e . internal test | xargs -n1 dirname | sort -u | sed 's|^|./|')) || exit; done
 
-test-long: root-parents bench-network e2e-cli e2e-dockerclients e2e-servers programs chaos kills upgrades overlay-stages streams removals damages exchanges seizures board e2e-hub e2e-kata-stress e2e-swarm e2e-swarmkit e2e-swarm-vm e2e-gossip vm-test vm-systemd vm-profiles vm-powercut vm-services release-check fuzz ## the targets that do not fit into test
+test-long: root-parents bench-network e2e-cli e2e-dockerclients e2e-servers programs chaos kills upgrades overlay-stages streams removals damages exchanges seizures board e2e-hub e2e-kata-stress e2e-swarm e2e-swarmkit e2e-swarm-vm e2e-gossip vm-test vm-systemd vm-profiles vm-powercut vm-services release-check release-arm64 fuzz ## the targets that do not fit into test
 
 programs: build ## Debian's programs, unmodified, with user namespaces by default and without
 	hack/programs.sh .cache/programs

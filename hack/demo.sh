@@ -2,11 +2,16 @@
 # Shows one container's life on an agent of its own: pulled over HTTP from a
 # registry on loopback, run, logged, entered, killed by memory, explained. All
 # of it lives below one temporary directory and is gone at the end.
+#
+# BIN  the programs, with that of test/demo, instead of those built from this tree
 set -euo pipefail
 cd "$(dirname "$0")/.."
-PATH="$(hack/go.sh):$PATH"
 [ "$(id -u)" = 0 ] || { echo 'make demo: containers need root' >&2; exit 1; }
-CGO_ENABLED=0 go build -trimpath -ldflags='-s -w' -o bin/ ./cmd/... ./test/demo
+[ -n "${BIN:-}" ] || {
+  PATH="$(hack/go.sh):$PATH"
+  CGO_ENABLED=0 go build -trimpath -ldflags='-s -w' -o bin/ ./cmd/... ./test/demo
+}
+bin=${BIN:-bin}
 
 dir=$(mktemp -d /tmp/longshore-demo-XXXXXX)
 agent= registry=
@@ -25,17 +30,17 @@ show() {
   printf '\n\033[1m$ longshore'
   printf ' %s' "${@@Q}" | sed "s/'\([A-Za-z0-9_.:/-]*\)'/\1/g"
   printf '\033[0m\n'
-  bin/longshore "$@"
+  "$bin/longshore" "$@"
 }
 
-bin/demo >"$dir/registry" &
+"$bin/demo" >"$dir/registry" &
 registry=$!
-bin/longshore agent --root "$dir/root" --state "$dir/run" 2>"$dir/agent.log" &
+"$bin/longshore" agent --root "$dir/root" --state "$dir/run" 2>"$dir/agent.log" &
 agent=$!
 export LONGSHORE_SOCKET="$dir/run/control.sock"
 for _ in $(seq 100); do
   kill -0 "$agent" || { echo 'the agent ended' >&2; exit 1; }
-  [ -s "$dir/registry" ] && bin/longshore version >/dev/null 2>&1 && break
+  [ -s "$dir/registry" ] && "$bin/longshore" version >/dev/null 2>&1 && break
   read -rt 0.1 <> <(:) || true
 done
 image=$(cat "$dir/registry")
@@ -44,12 +49,12 @@ show doctor
 show pull "$image"
 show images
 show run -d --name hello "$image" sh -c 'echo "hello from pid $$ in $(hostname)"; ip -4 -o addr show eth0; exec sleep 1000'
-until [ -n "$(bin/longshore logs hello)" ]; do :; done # its first output takes a moment
+until [ -n "$("$bin/longshore" logs hello)" ]; do :; done # its first output takes a moment
 show logs hello
 show exec hello sh -c 'echo "inside: $(id -un), $(cat /proc/1/comm)"; wget -qO- http://127.0.0.1:1 2>/dev/null || echo "its own loopback: nobody answers"'
 show ps
 show run -d --name greedy --memory 16m "$image" sh -c 'echo "eating memory"; tail /dev/zero'
-bin/longshore wait greedy || true
+"$bin/longshore" wait greedy || true
 show why greedy
 show ps -a
 show rm -f hello greedy

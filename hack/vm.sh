@@ -6,7 +6,7 @@
 #   hack/vm.sh services [N]   reboots a node with twelve services N times (20), and cuts its power N times
 #   hack/vm.sh powercut-self  tests that test with a stand-in for the agent
 #   hack/vm.sh profiles [apparmor|small|debian]  the tests of AppArmor and of SELinux, the latter with each policy
-#   hack/vm.sh install DIR    install.sh of the release in DIR below systemd; with LONGSHORE_VM_ARCH=arm64 too
+#   hack/vm.sh install DIR    the demo and install.sh of the release in DIR below systemd; with LONGSHORE_VM_ARCH=arm64 too
 #   hack/vm.sh kata           longshore-guest as the first process of guests of its own: hack/vm/kata.sh
 #   hack/vm.sh shell          a shell in the guest; exit ends it, nothing is kept
 # Needs the packages of `hack/deps.sh vm` and root (the guest's files belong to
@@ -14,7 +14,7 @@
 #
 # LONGSHORE_BIN         binaries to test, instead of those built from this tree
 # LONGSHORE_DOCKER_DIR  Debian's dockerd for test/e2e/swarm and swarmkit, as hack/dockerd.sh unpacks it
-# NOMAD                 Nomad's binary for test/e2e/nomad
+# NOMAD                 Nomad's binary for test/e2e/nomad and test/systemd
 # KUBE_PROGRAMS         a directory with the programs of test/e2e/kubelet/run.sh and test/e2e/cluster/run.sh, for these tests
 # CRITEST               critest for test/e2e/cri, whose run.sh has made its images on this machine before; FOCUS, SKIP and PARALLEL too
 # KUBELET               a kubelet for test/systemd, from k8s.io/kubernetes (test/e2e/kubelet builds one)
@@ -54,7 +54,8 @@ base() {
     flock 9
     [ -e "$dir/base.img" ] || {
       echo 'hack/vm.sh: building the base image' >&2
-      rm -rf "$cache"/base-* "$cache"/services-*
+      # Earlier ones of this architecture.
+      if [ "$LONGSHORE_VM_ARCH" = amd64 ]; then rm -rf "$cache"/base-* "$cache"/services-*; else rm -rf "$cache/$LONGSHORE_VM_ARCH"-*; fi
       hack/vm/base.sh "$dir.part" >&2
       mv "$dir.part" "$dir"
     }
@@ -101,6 +102,7 @@ collect() { # directory, package…
   case " $* " in *' test/systemd '*)
     cp -r --parents contrib/systemd Makefile hack/shell-files.sh "$dir/src/"
     [ -z "${KUBELET:-}" ] || cp "$KUBELET" "$dir/bin/kubelet"
+    [ -z "${NOMAD:-}" ] || install "$NOMAD" "$dir/bin/nomad"
     packages "$dir" ;;
   esac
   case " $* " in *' test/cri '*)
@@ -244,6 +246,8 @@ install_release() { # directory of the release
   local base
   base=$(base)
   mkdir -p "$run/longshore/src/install" "$run/longshore/release"
+  nice go build -trimpath -ldflags='-s -w' -o "$run/longshore/bin/" ./test/demo
+  install -D -m 755 hack/demo.sh "$run/longshore/src/hack/demo.sh"
   cp "$1"/{longshore_*_linux_"$LONGSHORE_VM_ARCH".tar.gz,SHA256SUMS,install.sh} "$run/longshore/release/"
   install -m 755 hack/vm/install.sh "$run/longshore/src/install/install.test"
   echo 'install /longshore/src/install/install.test .' >"$run/longshore/packages"

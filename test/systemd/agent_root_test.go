@@ -27,12 +27,13 @@ const (
 )
 
 // beats is the container's constant output: it may read the one device, may not write it, and
-// may not open the other. Neither is one of those that every container has.
+// may not open the other. Neither is one of those that every container has. It rests for a second: processes
+// are expensive in an emulated guest.
 const beats = `i=0; while :; do
   r=$(head -c 3 /dev/naught 2>/dev/null | wc -c)
   w=denied; (: >>/dev/naught) 2>/dev/null && w=written
   k=denied; (: </kmsg) 2>/dev/null && k=opened
-  i=$((i+1)); echo "$i $r $w $k"; sleep 0.2
+  i=$((i+1)); echo "$i $r $w $k"; sleep 1
 done`
 
 const may = " 3 denied denied"
@@ -312,7 +313,7 @@ func (r running) goOn(g guest, was []state) {
 				g.t.Fatalf("line %d of container %d is %q, wanted %q", k, i, line, want)
 			}
 		}
-		script := strings.NewReplacer("while :; do", "", "sleep 0.2\ndone", "").Replace(beats)
+		script := strings.NewReplacer("while :; do", "", "sleep 1\ndone", "").Replace(beats)
 		if i == 1 {
 			script = strings.ReplaceAll(script, "/dev/naught", "/dev/vda")
 		}
@@ -384,7 +385,7 @@ func (g guest) otherRuntimes(image string) {
 		if b, err := os.ReadFile(limits[0]); err != nil || strings.TrimSpace(string(b)) != strconv.Itoa(64<<20) {
 			g.t.Errorf("%s: memory.max %s, %v", name, b, err)
 		}
-		if out := g.exec(c.ID, strings.NewReplacer("while :; do", "", "sleep 0.2\ndone", "").Replace(beats)); out != "1"+may+"\n" {
+		if out := g.exec(c.ID, strings.NewReplacer("while :; do", "", "sleep 1\ndone", "").Replace(beats)); out != "1"+may+"\n" {
 			g.t.Errorf("%s: an exec may %q", name, out)
 		}
 		p.Remove(g.t)

@@ -47,6 +47,7 @@ func TestPackage(t *testing.T) {
 	others := g.workloads(image)
 	was, main := containers.states(g), g.property(agent, "MainPID")
 	processes := others.processes()
+	t.Log("1.0.0 is installed, and containers of three faces run")
 
 	// An agent that would not start replaces none.
 	const broken = "/etc/longshore/conf.d/99-broken.toml"
@@ -63,6 +64,7 @@ func TestPackage(t *testing.T) {
 		t.Fatal(err)
 	}
 
+	t.Log("an upgrade with a wrong configuration has changed nothing")
 	g.run("dpkg", "--configure", "--pending")
 	g.serves()
 	if now := g.property(agent, "MainPID"); now != main { // it has executed the new program in place
@@ -88,6 +90,7 @@ func TestPackage(t *testing.T) {
 	if !strings.HasSuffix(g.read(configFile), "\n# the administrator's\n") {
 		t.Error("the upgrade has overwritten the configuration")
 	}
+	t.Log("2.0.0 runs")
 	// The older packages come back, and the newer ones again, under everything that runs.
 	for _, version := range []string{"1.0.0", "2.0.0"} {
 		stated := map[string]string{"1.0.0": "(devel)", "2.0.0": "2.0.0"}[version] // the first package has the programs of bin
@@ -103,6 +106,7 @@ func TestPackage(t *testing.T) {
 		}
 		containers.goOn(g, was)
 		others.goOn(processes)
+		t.Logf("%s is installed again", version)
 	}
 
 	g.kubernetesNode()
@@ -130,6 +134,7 @@ func TestPackage(t *testing.T) {
 		t.Error("the removal has taken the configuration")
 	}
 
+	t.Log("the packages are removed")
 	g.run("dpkg", "-i", deb("2.0.0", "longshore"), deb("2.0.0", "longshore-kubernetes"))
 	g.serves()
 	list, err := g.Images.ListImages(t.Context(), &v1.ListImagesRequest{})
@@ -155,7 +160,7 @@ func TestPackage(t *testing.T) {
 
 func deb(version, name string) string {
 	arch := "amd64"
-	if name == "longshore-kubernetes" {
+	if name != "longshore" { // those with settings only
 		arch = "all"
 	}
 	return fmt.Sprintf("/longshore/deb/%s_%s_%s.deb", name, version, arch)

@@ -28,7 +28,7 @@ func (g guest) workloads(image string) workloads {
 	dir := g.t.TempDir()
 	w := workloads{g: g, files: map[string]string{}, plugin: nomadtest.Plugin(g.t, "/usr/bin/longshore")}
 	script := func(name, file string) string {
-		return fmt.Sprintf(`: %s; while :; do echo beat >>%s; sleep 0.2; done`, name, file)
+		return fmt.Sprintf(`: %s; while :; do echo beat >>%s; sleep 1; done`, name, file)
 	}
 	for _, d := range []string{"alloc/logs", "alloc/data", "task/local", "task/secrets"} {
 		if err := os.MkdirAll(filepath.Join(dir, allocation, d), 0o777); err != nil {
