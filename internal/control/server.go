@@ -198,7 +198,7 @@ func (s *Server) Serve(ctx context.Context, l Listeners) error {
 
 	<-ctx.Done()
 	for _, stop := range stops {
-		stop()
+		wg.Go(stop) // at once, because clients of all sockets wait for the next program
 	}
 	wg.Wait()
 	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {

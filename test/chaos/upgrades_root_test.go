@@ -47,7 +47,8 @@ type task struct {
 // request once never fails, nor does it find a closed port.
 //
 // LONGSHORE_UPGRADES is the number of upgrades, LONGSHORE_UPGRADE_CONTAINERS that of containers, LONGSHORE_UPGRADE_RATE the bytes per
-// second of each of them, and LONGSHORE_UPGRADE_BINS has the directories of the two builds, with a colon between them. Without the last
+// second of each of them, LONGSHORE_UPGRADE_LATENCY the milliseconds that a request may take with its second try, on a machine that does
+// nothing else, and LONGSHORE_UPGRADE_BINS has the directories of the two builds, with a colon between them. Without the last
 // one, the second build is the first with another file's content.
 func TestUpgradesUnderLoad(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
@@ -55,10 +56,10 @@ func TestUpgradesUnderLoad(t *testing.T) {
 		u := startUpgrades(t)
 		count, rate := number(t, "LONGSHORE_UPGRADE_CONTAINERS", 12), number(t, "LONGSHORE_UPGRADE_RATE", 100_000)
 		u.populate(count, rate)
+		begun, before := time.Now(), u.written()
 		u.serve()
 		events := len(u.n.Events())
 		rounds := number(t, "LONGSHORE_UPGRADES", 3)
-		begun := time.Now()
 		for i := range rounds {
 			u.upgrade(i)
 			if t.Failed() {
@@ -66,15 +67,16 @@ func TestUpgradesUnderLoad(t *testing.T) {
 				break
 			}
 		}
-		took := time.Since(begun)
 		u.clients.stop(t)
+		took := time.Since(begun)
+		bytes := u.written() - before
 		for _, e := range u.n.Events()[events:] {
 			if e.Kind == "exited" && slices.ContainsFunc(u.tasks, func(k *task) bool { return k.id == e.Container }) {
 				t.Errorf("a container ended during the upgrades: %+v", e)
 			}
 		}
 		u.healthy()
-		bytes := u.finish()
+		u.finish()
 		t.Logf("%d upgrades of %d containers in %.0f s, %.1f MB/s of output", rounds, len(u.tasks), took.Seconds(), float64(bytes)/1e6/took.Seconds())
 		u.n.Check()
 	})
@@ -94,7 +96,9 @@ func number(t *testing.T, name string, n int) int {
 // startUpgrades starts the node with all faces.
 func startUpgrades(t *testing.T) *upgrades {
 	t.Helper()
-	u := &upgrades{bin: t.TempDir(), drivers: map[string]driver{}, clients: clients{calls: map[string]*calls{}}}
+	u := &upgrades{bin: t.TempDir(), drivers: map[string]driver{}, clients: clients{
+		calls: map[string]*calls{}, bound: time.Duration(number(t, "LONGSHORE_UPGRADE_LATENCY", 0)) * time.Millisecond,
+	}}
 	if s := os.Getenv("LONGSHORE_UPGRADE_BINS"); s != "" {
 		u.builds = strings.Split(s, ":")
 	} else {
@@ -176,6 +180,7 @@ func (u *upgrades) upgrade(i int) {
 	u.t.Helper()
 	u.install(u.t, u.builds[(i+1)%len(u.builds)])
 	pid := u.n.Pid()
+	u.clients.beginUpgrade()
 	out, err := u.n.CLI("upgrade")
 	if err != nil || !strings.Contains(out, "upgraded  agent\n") || !strings.Contains(out, "upgraded  keeper\n") || u.n.Pid() != pid {
 		u.t.Errorf("upgrade %d: %q, %v", i+1, out, err)
@@ -185,15 +190,16 @@ func (u *upgrades) upgrade(i int) {
 	}
 }
 
-// writing is a script that writes numbered lines of a kilobyte at a rate, and their number in the end.
+// writing is a script that writes numbered lines at a rate, and their number in the end.
 func writing(rate int) string {
 	return fmt.Sprintf(`pad=%s; i=0; trap 'stop=1' TERM
-while [ -z "$stop" ]; do j=0; while [ $j -lt %d ]; do i=$((i+1)); j=$((j+1)); echo "@$i $pad"; done; sleep 0.5; done
-echo "@END $i"; exit 7`, linePad, max(1, rate/2/len(linePad)))
+while [ -z "$stop" ]; do j=0; while [ $j -lt %d ]; do i=$((i+1)); j=$((j+1)); echo "@$i $pad"; done; sleep 1; done
+echo "@END $i"; exit 7`, linePad, max(1, rate/len(linePad)))
 }
 
-// linePad fills a line.
-var linePad = strings.Repeat("0123456789", 99)
+// linePad fills a line. Lines are long, because two hundred shells that write fifty thousand lines per second would use the processors
+// that the node is measured on.
+var linePad = strings.Repeat("0123456789", 799)
 
 // populate starts containers by all faces in turn, several at once.
 func (u *upgrades) populate(count, rate int) {
@@ -234,8 +240,8 @@ func (u *upgrades) populate(count, rate int) {
 	}
 }
 
-// finish stops all containers, and compares their ends and their output with the expected ones. It returns how many bytes they have written.
-func (u *upgrades) finish() (bytes int64) {
+// finish stops all containers, and compares their ends and their output with the expected ones.
+func (u *upgrades) finish() {
 	u.t.Helper()
 	var group sync.WaitGroup
 	for owner := range u.drivers {
@@ -265,8 +271,15 @@ func (u *upgrades) finish() (bytes int64) {
 		if k.log.end != k.log.last {
 			u.t.Errorf("the output of %s has %d lines, and the program has written %d", k.name, k.log.last, k.log.end)
 		}
-		bytes += k.log.last * int64(len(linePad))
 		u.drivers[k.owner].remove(k.name)
+	}
+}
+
+// written returns how many bytes of output the containers have written. The caller is the only reader of the output.
+func (u *upgrades) written() (bytes int64) {
+	for _, k := range u.tasks {
+		k.log.read(u.t)
+		bytes += k.log.last * int64(len(linePad))
 	}
 	return bytes
 }
