@@ -9,6 +9,7 @@ import (
 
 	"github.com/longshore/longshore/internal/grant/board/broker"
 	"github.com/longshore/longshore/internal/handover"
+	"github.com/longshore/longshore/internal/keeper"
 	"github.com/longshore/longshore/internal/network/names"
 	"github.com/longshore/longshore/internal/state/bolt"
 	"github.com/longshore/longshore/internal/subprocess"
@@ -28,14 +29,22 @@ func formats() []handover.Format {
 	}
 }
 
+// keeperFormat is the name of the keeper's protocol in a program's statement. It is no format that an agent leaves, but one that the
+// next agent must share with the keeper that runs.
+const keeperFormat = "keeper"
+
 // Formats returns the statement of this program about its formats, which the agent before it reads.
-func Formats(release string) string { return handover.State(release, formats()) }
+func Formats(release string) string {
+	oldest, newest := keeper.Spoken()
+	return handover.State(release, append(formats(), handover.Format{Name: keeperFormat, Oldest: oldest, Number: newest}))
+}
 
 // maxStatement is the limit of another program's statement.
 const maxStatement = 16 << 10
 
-// mayRead returns FailedPrecondition if the program at path could not continue this agent's work, because it does not read a format.
-func mayRead(ctx context.Context, path string) error {
+// mayRead returns FailedPrecondition if the program at path could not continue this agent's work, because it does not read a format, or
+// because maySpeak, which gets the oldest and the newest version of the keeper's protocol that it speaks, returns that.
+func mayRead(ctx context.Context, path string, maySpeak func(ctx context.Context, oldest, newest int) error) error {
 	cmd := subprocess.Command(ctx, path, "version", "--formats")
 	out := &subprocess.Head{Max: maxStatement}
 	cmd.Stdout = out
@@ -48,6 +57,14 @@ func mayRead(ctx context.Context, path string) error {
 	}
 	if err := handover.Readable(release, list, formats()); err != nil {
 		return fmt.Errorf("upgrade of the agent: %w", err)
+	}
+	for _, f := range list {
+		if f.Name != keeperFormat {
+			continue
+		}
+		if err := maySpeak(ctx, f.Oldest, f.Number); err != nil {
+			return fmt.Errorf("upgrade of the agent to longshore of release %s: %w", release, err)
+		}
 	}
 	return nil
 }

@@ -43,8 +43,11 @@ func TestFormatsAreDocumented(t *testing.T) {
 		has(keepers, f)
 	}
 	release, stated, err := handover.ParseStatement(strings.TrimSpace(Formats("1.2")))
-	if err != nil || release != "1.2" || len(stated) != len(list) {
+	if err != nil || release != "1.2" || len(stated) != len(list)+1 {
 		t.Errorf("the statement: %q, %v", Formats("1.2"), err)
+	}
+	if f := stated[len(list)]; f != (handover.Format{Name: keeperFormat, Oldest: wire.Oldest, Number: wire.Version}) {
+		t.Errorf("the keeper's protocol: %+v", f)
 	}
 	if err := handover.Readable(release, stated, list); err != nil {
 		t.Errorf("an agent does not read its own formats: %v", err)

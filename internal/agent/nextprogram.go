@@ -90,8 +90,9 @@ func (p *nextProgram) failure() string {
 // tryPatience is the time for the next program to check the configuration.
 const tryPatience = 30 * time.Second
 
-// choose has the agent stop and execute the program at path, if that accepts the agent's configuration and reads its formats.
-func (p *nextProgram) choose(ctx context.Context, path string) error {
+// choose has the agent stop and execute the program at path, if that accepts the agent's configuration, reads its formats, and speaks
+// with the keeper that runs.
+func (p *nextProgram) choose(ctx context.Context, path string, maySpeak func(ctx context.Context, oldest, newest int) error) error {
 	if len(p.args) == 0 || len(p.check) == 0 {
 		return fmt.Errorf("upgrade of the agent: it was not started by its program: %w", errdefs.ErrFailedPrecondition)
 	}
@@ -103,7 +104,7 @@ func (p *nextProgram) choose(ctx context.Context, path string) error {
 	if err := subprocess.Run(ctx, cmd); err != nil {
 		return fmt.Errorf("upgrade of the agent: %s does not accept the configuration: %w: %s: %w", path, err, out.Line(), errdefs.ErrFailedPrecondition)
 	}
-	if err := mayRead(ctx, path); err != nil {
+	if err := mayRead(ctx, path, maySpeak); err != nil {
 		return err
 	}
 	p.mu.Lock()

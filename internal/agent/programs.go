@@ -7,10 +7,14 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 
 	"github.com/longshore/longshore/internal/control"
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/keeper"
+	"github.com/longshore/longshore/internal/runtime/granted"
 )
 
 // processes returns the node's own processes that run all the time, with their programs.
@@ -31,6 +35,7 @@ func (n *node) processes(ctx context.Context) []control.Process {
 	if s, there := n.board.Status(ctx); there {
 		all = append(all, control.Process{Name: boardProcess, Pid: s.PID, Path: self})
 	}
+	all = append(all, n.wasmProcesses(ctx)...)
 	for i := range all {
 		p := &all[i]
 		if same, err := runsProgram(p.Pid, p.Path); err == nil {
@@ -46,6 +51,28 @@ func (n *node) processes(ctx context.Context) []control.Process {
 	return all
 }
 
+// wasmProcesses returns the processes that run WebAssembly programs.
+func (n *node) wasmProcesses(ctx context.Context) (all []control.Process) {
+	path, err := granted.WorkerPath()
+	if err != nil {
+		return nil
+	}
+	list, err := n.engine.All().Containers(ctx, core.Filter{})
+	if err != nil {
+		return nil
+	}
+	for _, c := range list {
+		if c.Runtime != core.GrantHandler || c.Main.Pid <= 0 || c.State != core.ContainerRunning && c.State != core.ContainerPaused {
+			continue
+		}
+		program, err := os.Readlink("/proc/" + strconv.Itoa(c.Main.Pid) + "/exe")
+		if err == nil && filepath.Base(strings.TrimSuffix(program, " (deleted)")) == filepath.Base(path) {
+			all = append(all, control.Process{Name: wasmProcess, Pid: c.Main.Pid, Path: path})
+		}
+	}
+	return all
+}
+
 // The names of the processes.
 const (
 	agentProcess  = "agent"
@@ -53,6 +80,7 @@ const (
 	nestProcess   = "nest"
 	namesProcess  = "names"
 	boardProcess  = "board"
+	wasmProcess   = "wasm" // of a container; it runs the installed program from the container's next start on
 )
 
 // upgrade has the agent, or else the keeper, become the installed program, and returns its name. The agent comes first,
@@ -62,7 +90,9 @@ func (n *node) upgrade(ctx context.Context) ([]string, error) {
 		switch {
 		case p.State == control.ProcessCurrent:
 		case p.Name == agentProcess:
-			return []string{agentProcess}, n.next.choose(ctx, p.Path)
+			return []string{agentProcess}, n.next.choose(ctx, p.Path, func(ctx context.Context, oldest, newest int) error {
+				return keeper.MaySpeak(ctx, n.keeper, oldest, newest)
+			})
 		case p.Name == keeperProcess:
 			if err := n.keeper.Upgrade(ctx, p.Path); err != nil {
 				return nil, err
@@ -71,30 +101,36 @@ func (n *node) upgrade(ctx context.Context) ([]string, error) {
 			return []string{keeperProcess}, nil
 		case p.Name == namesProcess:
 			return []string{namesProcess}, n.network.RenewNames(ctx)
+		case p.Name == boardProcess:
+			return []string{boardProcess}, n.board.Renew(ctx)
 		}
 	}
 	return nil, nil
 }
 
 // programsFinding compares the processes with the installed programs. A nest of an earlier release is as good as a new one:
-// it only keeps descriptors, and its protocol is frozen.
+// it only keeps descriptors, and its protocol is frozen. A WebAssembly program's process stays until its container's next start.
 func programsFinding(list []control.Process, failure string) control.Finding {
 	if failure != "" {
 		return warn("programs", "install a program that starts, and call `longshore upgrade`", "the installed agent did not start, and its predecessor continues: %s", failure)
 	}
 	var others []string
-	hint := "the board is replaced when the last program with a handle has ended"
+	stay := map[string]int{}
 	for _, p := range list {
-		if p.State != control.ProcessReplaced || p.Name == nestProcess {
-			continue
+		switch {
+		case p.State != control.ProcessReplaced:
+		case p.Name == nestProcess || p.Name == wasmProcess:
+			stay[p.Name]++
+		default:
+			others = append(others, fmt.Sprintf("%s, pid %d", p.Name, p.Pid))
 		}
-		if p.Name != boardProcess {
-			hint = "`longshore upgrade` replaces agent, keeper and name server under running containers"
-		}
-		others = append(others, fmt.Sprintf("%s, pid %d", p.Name, p.Pid))
 	}
 	if len(others) > 0 {
-		return warn("programs", hint, "other programs than the installed ones: %s", strings.Join(others, "; "))
+		return warn("programs", "`longshore upgrade` replaces agent, keeper, name server and board under running containers",
+			"other programs than the installed ones: %s", strings.Join(others, "; "))
+	}
+	if n := stay[wasmProcess]; n > 0 {
+		return ok("programs", "%d processes, each from its installed file but %d of WebAssembly programs, until their containers' next start", len(list), n)
 	}
 	return ok("programs", "%d processes, each from its installed file", len(list))
 }

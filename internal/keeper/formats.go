@@ -45,26 +45,56 @@ func statedBy(ctx context.Context, path string) (wire.Stated, error) {
 
 // mayBecome returns an error if the next program could not continue this keeper's work.
 func (p *pair) mayBecome(ctx context.Context, next wire.Stated) error {
-	newest := int(wire.Newest())
-	if next.Protocol < wire.Oldest || next.OldestProtocol > newest {
+	oldest, newest := int(wire.OldestSpoken()), int(wire.Newest())
+	if next.Protocol < oldest || next.OldestProtocol > newest {
 		return fmt.Errorf("it speaks the versions %d to %d of the agent's protocol, and this agent %d to %d: restart the agent of the same release first: %w",
-			next.OldestProtocol, next.Protocol, wire.Oldest, newest, errdefs.ErrFailedPrecondition)
+			next.OldestProtocol, next.Protocol, oldest, newest, errdefs.ErrFailedPrecondition)
 	}
-	var s wire.Status
-	if _, err := p.call(ctx, wire.KindStatus, nil, &s); err != nil {
+	s, present, err := p.states(ctx)
+	if err != nil {
 		return err
-	}
-	present, err := statedBy(ctx, "/proc/"+strconv.Itoa(s.KeeperPid)+"/exe")
-	var failed *exec.ExitError
-	switch {
-	case errors.As(err, &failed): // the releases before the first number
-		present.Handover = 1
-	case err != nil:
-		return fmt.Errorf("the present program: %w", err)
 	}
 	if present.Handover < next.OldestHandover || present.Handover > next.Handover {
 		return fmt.Errorf("the present keeper, %s, hands its state over in form %d, and the next program reads the forms %d to %d: the keeper is replaced when no container runs: %w",
 			s.Program, present.Handover, next.OldestHandover, next.Handover, errdefs.ErrFailedPrecondition)
+	}
+	return nil
+}
+
+// states returns the keeper's status, and the formats that its program states.
+func (p *pair) states(ctx context.Context) (s wire.Status, present wire.Stated, err error) {
+	if _, err := p.call(ctx, wire.KindStatus, nil, &s); err != nil {
+		return s, present, err
+	}
+	present, err = statedBy(ctx, "/proc/"+strconv.Itoa(s.KeeperPid)+"/exe")
+	var failed *exec.ExitError
+	switch {
+	case errors.As(err, &failed): // the releases before the first number
+		present = wire.Stated{OldestProtocol: wire.Oldest, Protocol: wire.Oldest, OldestHandover: 1, Handover: 1}
+	case err != nil:
+		return s, present, fmt.Errorf("the present program: %w", err)
+	}
+	return s, present, nil
+}
+
+// Spoken returns the oldest and the newest version of the protocol of this program.
+func Spoken() (oldest, newest int) { return int(wire.OldestSpoken()), int(wire.Newest()) }
+
+// MaySpeak returns FailedPrecondition if an agent with these versions of the protocol, from oldest to newest, could not speak with a
+// keeper that runs. A keeper that has died is no obstacle: the agent starts another one.
+func MaySpeak(ctx context.Context, c *Client, oldest, newest int) error {
+	for _, p := range c.all() {
+		if p.dead() {
+			continue
+		}
+		s, present, err := p.states(ctx)
+		if err != nil {
+			return err
+		}
+		if newest < present.OldestProtocol || oldest > present.Protocol {
+			return fmt.Errorf("it speaks the versions %d to %d of the keeper's protocol, and the running keeper of release %s the versions %d to %d: upgrade by a release in between: %w",
+				oldest, newest, s.Program, present.OldestProtocol, present.Protocol, errdefs.ErrFailedPrecondition)
+		}
 	}
 	return nil
 }

@@ -141,7 +141,7 @@ func dropped(err error) bool {
 }
 
 func greet(conn *link) error {
-	mine := wire.Hello{Magic: wire.Magic, Version: wire.Newest(), Oldest: wire.Oldest, Program: "agent"}
+	mine := wire.Hello{Magic: wire.Magic, Version: wire.Newest(), Oldest: wire.OldestSpoken(), Program: "agent"}
 	if _, err := conn.Write(wire.Frame(wire.KindHello, 0, &mine)); err != nil {
 		return err
 	}

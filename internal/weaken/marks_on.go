@@ -53,6 +53,8 @@ func Die(name string, stage int) {
 	if Mark(name, 0) != stage {
 		return
 	}
-	_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+	if syscall.Kill(os.Getpid(), syscall.SIGKILL) != nil { // a confined process may send no signals
+		os.Exit(137)
+	}
 	select {}
 }

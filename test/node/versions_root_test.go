@@ -76,6 +76,7 @@ func TestVersionMatrix(t *testing.T) {
 		}
 		refused(release{"other", "state-oldest=2 state=2"}, "reads format 2 of durable.db; this node has 1")
 		refused(release{"other", "handover-oldest=5 handover=6"}, "reads the formats 5 to 6 of handover; this node has 1")
+		refused(release{"other", "keeper-oldest=8 keeper=9"}, "it speaks the versions 8 to 9 of the keeper's protocol, and the running keeper")
 		// A keeper alone, which reads another form of the state than the present one hands over.
 		whole, err := os.ReadFile(filepath.Join(bin, "longshore-keeper"))
 		if err != nil {
@@ -89,6 +90,49 @@ func TestVersionMatrix(t *testing.T) {
 		works("refused keeper")
 		stopsWhole(t, n, c)
 		pod.Remove(t)
+		clean(t, n)
+	})
+}
+
+// TestUpgradeByABadNameServer: if the next name server of sandboxes does not start, the one before continues to answer, and the upgrade
+// tells the reason. The next upgrade replaces it.
+func TestUpgradeByABadNameServer(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		bin := t.TempDir()
+		release{"1", ""}.install(t, bin)
+		n := nodetest.Start(t, nodetest.Options{Bin: bin, Config: "[network]\nmode = \"builtin\"\n"})
+		image := n.Busybox(t)
+		for _, args := range [][]string{{"network", "create", "near"}, {"run", "-d", "--init=false", "--network", "near", "--name", "db", image, "sleep", "100000"}} {
+			if out, err := n.CLI(args...); err != nil {
+				t.Fatalf("%v: %s, %v", args, out, err)
+			}
+		}
+		answers := func(when string) {
+			t.Helper()
+			if out, err := n.CLI("exec", "db", "nslookup", "-type=a", "db"); err != nil {
+				t.Errorf("%s: %s, %v", when, out, err)
+			}
+		}
+		before := nodetest.Processes("longshore-names", "")
+		release{"2", "names-fails=1"}.install(t, bin)
+		out, err := n.CLI("upgrade")
+		if err == nil || !strings.Contains(err.Error(), "the one before continues") || !strings.Contains(err.Error(), "this build does not start") || !strings.Contains(out, "upgraded  agent\n") {
+			t.Errorf("%q, %v", out, err)
+		}
+		if now := nodetest.Processes("longshore-names", ""); len(now) != 1 || len(before) != 1 || now[0] != before[0] || processState(t, n, "names") != "replaced" {
+			t.Errorf("name servers %v, and %v before", now, before)
+		}
+		answers("after the failure")
+		release{"3", ""}.install(t, bin)
+		if out, err := n.CLI("upgrade"); err != nil || !strings.Contains(out, "upgraded  names\n") || processState(t, n, "names") != "current" {
+			t.Errorf("%q, %v", out, err)
+		}
+		answers("after the upgrade")
+		for _, args := range [][]string{{"rm", "-f", "db"}, {"network", "rm", "near"}} {
+			if out, err := n.CLI(args...); err != nil {
+				t.Errorf("%v: %s, %v", args, out, err)
+			}
+		}
 		clean(t, n)
 	})
 }

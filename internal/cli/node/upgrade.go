@@ -18,6 +18,9 @@ import (
 	"github.com/longshore/longshore/internal/cli/base"
 )
 
+// wasmProcess is the name of processes that run WebAssembly programs.
+const wasmProcess = "wasm"
+
 // replaced is the state of a process that runs another program than the installed one.
 const replaced = "replaced"
 
@@ -27,9 +30,10 @@ func NewUpgrade(a *base.App) *cobra.Command {
 		Use:   "upgrade",
 		Short: "Have the node's processes execute the installed programs, under running containers",
 		Long: "Have the agent and the keeper, which outlives it, execute the installed programs in place: containers and their output continue, and\n" +
-			"no client of a face finds a closed port. Calls under way may fail once. The name server of sandboxes is replaced by a new process with the same\n" +
-			"sockets. The Debian package calls this. A program that does not start, or that cannot read what the present one hands over, replaces none.\n" +
-			"The nest and the board stay as they are; `longshore version` shows each process and its program.",
+			"no client of a face finds a closed port. Calls under way may fail once. The name server of sandboxes and the board are each replaced by a new\n" +
+			"process with the same sockets. The Debian package calls this. A program that does not start, or that cannot read what the present one hands\n" +
+			"over, replaces none. The nest stays as it is, and a WebAssembly program's process until its container's next start; `longshore version` shows\n" +
+			"each process and its program.",
 		Args: base.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.Call(func(c *base.Client) error {
@@ -110,6 +114,9 @@ func addProcesses(t *base.Facts, list []*longshorev1.NodeProcess) {
 		switch p.GetState() {
 		case replaced:
 			text += ", another program than " + p.GetPath()
+			if p.GetName() == wasmProcess {
+				text += " until the container's next start"
+			}
 		case "":
 			text += ", cannot be compared with " + p.GetPath()
 		}

@@ -5,6 +5,7 @@
 package board
 
 import (
+	"cmp"
 	"container/list"
 	"errors"
 	"fmt"
@@ -204,6 +205,14 @@ func (b *Board) Stop(id ServerID) {
 	if realm.Remove(s.at); realm.Len() == 0 {
 		delete(b.realms, s.handle.realm)
 	}
+}
+
+// Order returns the running servers, the one without a new connection for the longest time first. Another board that starts them in this
+// order chooses between them as this one.
+func (b *Board) Order() []ServerID {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.SortedFunc(maps.Keys(b.servers), func(one, other ServerID) int { return cmp.Compare(b.servers[one].used, b.servers[other].used) })
 }
 
 // Connect returns the server that a client reaches: of the matching servers that offer, unless nil, accepts, the one

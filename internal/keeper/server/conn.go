@@ -132,7 +132,7 @@ func (c *conn) short(s *Server, frame []byte) {
 // greet answers the first frame, the client's hello. A client with other versions gets an error
 // with both.
 func (c *conn) greet(s *Server, h wire.Header, body []byte) {
-	mine := wire.Hello{Magic: wire.Magic, Version: wire.Newest(), Oldest: wire.Oldest, Program: Release}
+	mine := wire.Hello{Magic: wire.Magic, Version: wire.Newest(), Oldest: wire.OldestSpoken(), Program: Release}
 	var theirs wire.Hello
 	if h.Kind != wire.KindHello || !wire.Unmarshal(body, &theirs) || theirs.Magic != wire.Magic {
 		c.closeConn(s)

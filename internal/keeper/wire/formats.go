@@ -11,7 +11,7 @@ import (
 // it replaces a keeper by that program.
 func Formats(release string) string {
 	number := func(n int) string { return strconv.Itoa(n) }
-	return "longshore-keeper protocol " + number(Oldest) + " " + number(int(Newest())) + " handover " +
+	return "longshore-keeper protocol " + number(int(OldestSpoken())) + " " + number(int(Newest())) + " handover " +
 		number(weaken.Mark("keeper-handover-oldest", OldestHandover)) + " " + number(weaken.Mark("keeper-handover", Handover)) +
 		" release " + release + "\n"
 }

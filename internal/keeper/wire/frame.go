@@ -20,6 +20,9 @@ const (
 // Newest returns the version that this program offers: Version, except in builds for tests.
 func Newest() uint64 { return uint64(weaken.Mark("keeper", Version)) }
 
+// OldestSpoken returns the oldest version that this program accepts: Oldest, except in builds for tests.
+func OldestSpoken() uint64 { return uint64(weaken.Mark("keeper-oldest", Oldest)) }
+
 // VersionTask is the first version with KindLaunchPlan, KindAdvance, KindTask and
 // KindNamespaces.
 const VersionTask = 2

@@ -16,6 +16,7 @@ import (
 	"github.com/longshore/longshore/internal/confine"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/shortage"
+	"github.com/longshore/longshore/internal/weaken"
 )
 
 // Arg is the first argument of a process that is the name server.
@@ -37,6 +38,10 @@ type process struct {
 // Main is the process. Its descriptor 3 is the socket at which agents connect. It ends when it has
 // nothing to answer and no agent is connected.
 func Main() int {
+	if weaken.Mark("names-fails", 0) != 0 {
+		fmt.Fprintln(os.Stderr, "name server: this build does not start")
+		return 1
+	}
 	// Its input is written by workloads and by servers on the network.
 	if _, err := confine.Apply(confine.Leave{Families: []uint32{unix.AF_INET, unix.AF_INET6}}); err != nil {
 		fmt.Fprintln(os.Stderr, "name server:", err)

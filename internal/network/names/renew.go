@@ -7,6 +7,8 @@ import (
 	"os"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/longshore/longshore/internal/subprocess"
 )
 
 // next is the directory of a process that is to replace another one, until it does.
@@ -45,6 +47,9 @@ func (c *Client) Renew(ctx context.Context) error {
 		err = errShort
 	}
 	if err != nil {
+		if line := subprocess.LastLine(c.dir.log()); line != "" {
+			err = fmt.Errorf("%w: %s", err, line)
+		}
 		c.killLocked()
 		if c.state.retry != nil {
 			c.state.retry.Stop()

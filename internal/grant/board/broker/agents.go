@@ -24,6 +24,7 @@ const (
 	opHandle op = "handle" // the answer brings the program's end
 	opBind   op = "bind"   // with a pidfd
 	opDrop   op = "drop"
+	opYield  op = "yield" // with a socket to the next process; this one ends after its answer
 )
 
 // request is a message of the agent to the process. Both are of one release or of two that follow each other: fields
@@ -36,6 +37,7 @@ type request struct {
 	Rights    board.Rights      `json:"rights,omitempty"`
 	Identity  map[string]string `json:"identity,omitempty"`
 	Labels    map[string]string `json:"labels,omitempty"`
+	Reads     int               `json:"reads,omitempty"` // the number of the items that the next process reads, in opYield
 }
 
 type response struct {
@@ -114,7 +116,7 @@ func (a agent) close(b *broker) {
 func (b *broker) do(r request, came []int) (resp response, other int, err error) {
 	switch r.Op {
 	case opHello:
-		b.match.SetOpen(r.Rules.Open)
+		b.setRules(r.Rules)
 		resp.Status = b.status()
 		return resp, -1, nil
 	case opHandle:
@@ -147,6 +149,16 @@ func (b *broker) do(r request, came []int) (resp response, other int, err error)
 		}
 		resp.Status.Containers = len(b.containers)
 		return resp, -1, nil
+	case opYield:
+		if len(came) != 1 {
+			return resp, -1, errors.New("it needs a socket to the next process")
+		}
+		if r.Reads != yieldNumber {
+			return resp, -1, fmt.Errorf("the next process reads form %d of what a board hands over, and the present one has form %d: it is replaced when the last program with a handle has ended", r.Reads, yieldNumber)
+		}
+		next := came[0]
+		came[0] = -1
+		return resp, -1, b.yield(next)
 	}
 	return resp, -1, fmt.Errorf("unknown operation %q", r.Op)
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/longshore/longshore/internal/confine"
 	"github.com/longshore/longshore/internal/grant/board"
 	"github.com/longshore/longshore/internal/shortage"
+	"github.com/longshore/longshore/internal/weaken"
 )
 
 // Arg is the first argument of a process that is the board.
@@ -28,10 +29,14 @@ const (
 // fileLimit is how many descriptors the process may have, where the kernel lets it.
 const fileLimit = 1 << 20
 
-// Main is the process. Its descriptor 3 is the socket at which agents connect. It ends when nobody has a handle and no
-// agent is connected.
+// Main is the process. Its descriptor 3 is the socket at which agents connect, or, with the argument nextArg, one to the
+// process before, which hands over. It ends when nobody has a handle and no agent is connected.
 func Main() int {
-	b, err := start(3)
+	begin := start
+	if len(os.Args) > 2 && os.Args[2] == nextArg {
+		begin = succeed
+	}
+	b, err := begin(3)
 	if err == nil {
 		err = b.run()
 	}
@@ -42,22 +47,30 @@ func Main() int {
 	return 0
 }
 
+// start makes the process's state, with the socket at which agents connect.
 func start(socket int) (*broker, error) {
+	files, confinement, err := prepare()
+	if err != nil {
+		return nil, err
+	}
+	return newBroker(socket, files, confinement)
+}
+
+// prepare confines the process. It returns how many descriptors it may have, and its confinement.
+func prepare() (files int, confinement string, err error) {
+	weaken.Mark(dies, 0) // reads the program's file, which a confined process cannot
 	limit := unix.Rlimit{Cur: fileLimit, Max: fileLimit}
 	if unix.Setrlimit(unix.RLIMIT_NOFILE, &limit) != nil { // without the capability for it, the present limit must do
 		if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
-			return nil, err
+			return 0, "", err
 		}
 	}
 	// Others of the same user cannot look into it.
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
-		return nil, err
+		return 0, "", err
 	}
-	confinement, err := confine.Apply(confine.Leave{})
-	if err != nil {
-		return nil, err
-	}
-	return newBroker(socket, int(min(limit.Cur, fileLimit)), confinement)
+	confinement, err = confine.Apply(confine.Leave{})
+	return int(min(limit.Cur, fileLimit)), confinement, err
 }
 
 // A peer is a source of events. Its method handles one event, and no more than one request.
@@ -75,6 +88,7 @@ type entry struct {
 // broker is the process's whole state.
 type broker struct {
 	ep          int
+	socket      int // at which agents connect; 0 for none
 	match       *board.Board
 	peers       map[int]entry // by descriptor
 	last        int32         // entry's number
@@ -82,6 +96,7 @@ type broker struct {
 	containers  map[string]*container
 	servers     map[board.ServerID]*server
 	agents      int
+	rules       board.Rules
 	confinement string
 	made        uint64 // connections
 	ended       bool
@@ -97,6 +112,15 @@ type broker struct {
 }
 
 func newBroker(socket, files int, confinement string) (*broker, error) {
+	b, err := emptyBroker(files, confinement)
+	if err != nil {
+		return nil, err
+	}
+	return b, b.listen(socket)
+}
+
+// emptyBroker makes a state without a socket for agents.
+func emptyBroker(files int, confinement string) (*broker, error) {
 	// Go's runtime makes descriptors of its own with the first timer, and dies when there is none: so it makes them now.
 	time.AfterFunc(time.Hour, func() {}).Stop()
 	ep, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
@@ -110,14 +134,23 @@ func newBroker(socket, files int, confinement string) (*broker, error) {
 	if b.wake, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
 		return nil, err
 	}
-	if err := b.add(b.wake, waker(b.wake), unix.EPOLLIN); err != nil {
-		return nil, err
-	}
+	return b, b.add(b.wake, waker(b.wake), unix.EPOLLIN)
+}
+
+// listen accepts agents at a socket.
+func (b *broker) listen(socket int) error {
 	unix.CloseOnExec(socket)
 	if err := unix.SetNonblock(socket, true); err != nil {
-		return nil, err
+		return err
 	}
-	return b, b.add(socket, listener(socket), unix.EPOLLIN)
+	b.socket = socket
+	return b.add(socket, listener(socket), unix.EPOLLIN)
+}
+
+// setRules sets the rules between realms.
+func (b *broker) setRules(rules board.Rules) {
+	b.rules = rules
+	b.match.SetOpen(rules.Open)
 }
 
 // run handles events until the process is not needed any more.
@@ -132,7 +165,7 @@ func (b *broker) run() error {
 			return os.NewSyscallError("epoll_wait", err)
 		}
 		for _, e := range events[:n] {
-			if p, ok := b.peers[int(e.Fd)]; ok && p.number == e.Pad { // an event before may have closed it
+			if p, ok := b.peers[int(e.Fd)]; ok && p.number == e.Pad && !b.ended { // an event before may have closed it
 				b.handle(p.peer, e.Events)
 			}
 		}
@@ -196,9 +229,10 @@ func (b *broker) await(fd int, events uint32) {
 	_ = unix.EpollCtl(b.ep, unix.EPOLL_CTL_MOD, fd, &unix.EpollEvent{Events: events, Fd: int32(fd), Pad: b.peers[fd].number})
 }
 
-// remove closes a peer's descriptor, which nobody else has: so epoll forgets it.
+// remove closes a peer's descriptor. A next process that has not taken over may have a duplicate, and epoll would still report it.
 func (b *broker) remove(fd int) {
 	delete(b.peers, fd)
+	_ = unix.EpollCtl(b.ep, unix.EPOLL_CTL_DEL, fd, nil)
 	_ = unix.Close(fd)
 }
 

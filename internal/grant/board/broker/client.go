@@ -154,6 +154,7 @@ func (c *Client) Release() error {
 }
 
 func (c *Client) socket() string { return filepath.Join(c.o.Dir, "socket") }
+func (c *Client) log() string    { return filepath.Join(c.o.Dir, "log") }
 
 func (c *Client) hangUpLocked() {
 	if c.conn != nil {
@@ -257,24 +258,32 @@ func (c *Client) startLocked(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = socket.Close() }()
-	log, err := os.OpenFile(filepath.Join(c.o.Dir, "log"), os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
+	if _, err := c.launch(ctx, socket, c.log()); err != nil {
 		return err
 	}
+	return c.dialLocked()
+}
+
+// launch starts a process with a socket as its descriptor 3. Its output is written to a new file.
+func (c *Client) launch(ctx context.Context, socket *os.File, logPath string, args ...string) (*os.Process, error) {
+	log, err := os.OpenFile(logPath, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return nil, err
+	}
 	defer func() { _ = log.Close() }()
-	cmd := subprocess.Daemon(c.o.Command[0], c.o.Command[1:]...) // it outlives the agent
+	cmd := subprocess.Daemon(c.o.Command[0], append(slices.Clone(c.o.Command[1:]), args...)...) // it outlives the agent
 	cmd.Args[0], cmd.Dir = "longshore-board", "/"
 	cmd.Env = append([]string{"GOMAXPROCS=1", "GOMEMLIMIT=64MiB", "GOGC=50"}, c.o.Environ...)
 	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = log, log, []*os.File{socket}
 	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("start %s: %w", c.o.Command[0], err)
+		return nil, fmt.Errorf("start %s: %w", c.o.Command[0], err)
 	}
 	pid := cmd.Process.Pid
 	go func() { _ = cmd.Wait() }() // reaps it
 	if c.o.Started != nil {
 		c.o.Started(ctx, pid)
 	}
-	return c.dialLocked()
+	return cmd.Process, nil
 }
 
 // callTime bounds one request: the process does nothing that takes long.
@@ -310,6 +319,7 @@ type refusal struct{ text string }
 func (r *refusal) Error() string { return r.text }
 func (r *refusal) Unwrap() error { return ErrInvalid }
 
+// exchange sends a message, with a file that it closes then, and returns the answer.
 func exchange(conn *net.UnixConn, body []byte, f *os.File) (resp response, got *os.File, err error) {
 	if err := conn.SetDeadline(time.Now().Add(callTime)); err != nil {
 		return resp, nil, err
@@ -318,7 +328,11 @@ func exchange(conn *net.UnixConn, body []byte, f *os.File) (resp response, got *
 	if f != nil {
 		oob = unix.UnixRights(int(f.Fd()))
 	}
-	if _, _, err := conn.WriteMsgUnix(body, oob, nil); err != nil {
+	_, _, err = conn.WriteMsgUnix(body, oob, nil)
+	if f != nil {
+		_ = f.Close()
+	}
+	if err != nil {
 		return resp, nil, err
 	}
 	b, oob := make([]byte, maxMessage+1), make([]byte, unix.CmsgSpace(4))

@@ -5,6 +5,8 @@
 // follows the kernel's: a server or a handle ends when its other end is closed, and a container loses all of its
 // handles at the end of its process.
 //
+// At an upgrade it hands everything over to a process of the next program (yield.go, succeed.go, renew.go).
+//
 // One goroutine does everything, in the order of epoll's events. Nobody can block it: it sends only where there is
 // room, and reads from a handle only when its last answers were taken. Start reading at broker.run.
 package broker

@@ -39,16 +39,24 @@ func (b *broker) newHandle(c *container, h board.Handle) (other int, err error) 
 	if err != nil {
 		return -1, err
 	}
-	n := &handle{fd: own, of: c, handle: h}
-	if n.room, err = room(own); err == nil {
-		err = b.add(own, n, unix.EPOLLIN)
-	}
-	if err != nil {
+	if err := b.holdHandle(c, own, h); err != nil {
 		_, _ = unix.Close(own), unix.Close(other)
 		return -1, err
 	}
-	c.handles[n], c.labels = true, c.labels+labels
 	return other, nil
+}
+
+// holdHandle adds a handle to its container. fd is the board's end.
+func (b *broker) holdHandle(c *container, fd int, h board.Handle) (err error) {
+	n := &handle{fd: fd, of: c, handle: h}
+	if n.room, err = room(fd); err != nil {
+		return err
+	}
+	if err := b.add(fd, n, unix.EPOLLIN); err != nil {
+		return err
+	}
+	c.handles[n], c.labels = true, c.labels+size(h.Labels())
+	return nil
 }
 
 // sweep removes a container's closed handles and servers, even before epoll reports them, so that
@@ -267,19 +275,20 @@ func (b *broker) connect(h board.Handle) (c board.Connection, other int, err err
 
 // server is the board's end of the socket over which a server gets its connections.
 type server struct {
-	fd    int
-	id    board.ServerID
-	of    *container
-	realm board.Realm
-	size  int // bytes of its labels
-	room  int
+	fd     int
+	id     board.ServerID
+	of     *container
+	realm  board.Realm
+	handle board.Handle
+	size   int // bytes of its labels
+	room   int
 }
 
 // serve starts a server, and returns the end that the program gets.
 func (b *broker) serve(c *container, h board.Handle) (other int, err error) {
-	s := &server{of: c, realm: h.Realm(), size: size(h.Labels())}
+	labels := size(h.Labels())
 	full := func() bool {
-		return len(c.servers) >= maxServers || c.labels+s.size > maxLabels || b.aside[h.Realm()] >= maxAside
+		return len(c.servers) >= maxServers || c.labels+labels > maxLabels || b.aside[h.Realm()] >= maxAside
 	}
 	if full() {
 		b.sweep(c)
@@ -287,28 +296,38 @@ func (b *broker) serve(c *container, h board.Handle) (other int, err error) {
 	if full() {
 		return -1, errContainerFull
 	}
-	if s.fd, other, err = pair(unix.SOCK_SEQPACKET); err != nil {
+	own, other, err := pair(unix.SOCK_SEQPACKET)
+	if err != nil {
 		return -1, err
 	}
+	if err := b.holdServer(c, own, h); err != nil {
+		_, _ = unix.Close(own), unix.Close(other)
+		return -1, err
+	}
+	return other, nil
+}
+
+// holdServer adds a server to its container. fd is the board's end.
+func (b *broker) holdServer(c *container, fd int, h board.Handle) error {
+	s := &server{fd: fd, of: c, realm: h.Realm(), handle: h, size: size(h.Labels())}
 	// The board reads nothing from it, and waits for its end only.
-	if err = unix.Shutdown(s.fd, unix.SHUT_RD); err == nil {
-		s.room, err = room(s.fd)
+	err := unix.Shutdown(fd, unix.SHUT_RD)
+	if err == nil {
+		s.room, err = room(fd)
 	}
 	if err == nil {
 		s.id, err = b.match.Start(h)
 	}
-	if err == nil {
-		if err = b.add(s.fd, s, 0); err != nil {
-			b.match.Stop(s.id)
-		}
-	}
 	if err != nil {
-		_, _ = unix.Close(s.fd), unix.Close(other)
-		return -1, err
+		return err
+	}
+	if err := b.add(fd, s, 0); err != nil {
+		b.match.Stop(s.id)
+		return err
 	}
 	b.servers[s.id] = s
 	c.servers[s], c.labels = true, c.labels+s.size
-	return other, nil
+	return nil
 }
 
 // ready is called when the server has closed its end.
