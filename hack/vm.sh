@@ -14,7 +14,7 @@
 #
 # LONGSHORE_BIN         binaries to test, instead of those built from this tree
 # LONGSHORE_DOCKER_DIR  Debian's dockerd for test/e2e/swarm and swarmkit, as hack/dockerd.sh unpacks it
-# NOMAD                 Nomad's binary for test/e2e/nomad and test/systemd
+# NOMAD                 Nomad's binary for test/e2e/nomad
 # KUBE_PROGRAMS         a directory with the programs of test/e2e/kubelet/run.sh and test/e2e/cluster/run.sh, for these tests
 # CRITEST               critest for test/e2e/cri, whose run.sh has made its images on this machine before; FOCUS, SKIP and PARALLEL too
 # KUBELET               a kubelet for test/systemd, from k8s.io/kubernetes (test/e2e/kubelet builds one)
@@ -102,7 +102,6 @@ collect() { # directory, package…
   case " $* " in *' test/systemd '*)
     cp -r --parents contrib/systemd Makefile hack/shell-files.sh "$dir/src/"
     [ -z "${KUBELET:-}" ] || cp "$KUBELET" "$dir/bin/kubelet"
-    [ -z "${NOMAD:-}" ] || install "$NOMAD" "$dir/bin/nomad"
     packages "$dir" ;;
   esac
   case " $* " in *' test/cri '*)

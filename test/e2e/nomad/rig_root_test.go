@@ -54,6 +54,7 @@ type options struct {
 	apart  bool   // server and client are processes of their own
 	shared bool   // mounts in Nomad's directory show on the node, as under systemd
 	device string // a device plugin's binary, which the agent's configuration calls device
+	debian bool   // agent and driver are those of the Debian packages
 }
 
 const address = "http://127.0.0.1:4646"
@@ -71,7 +72,11 @@ func start(t *testing.T, o options, body func(r *rig)) {
 			t.Skipf("no busybox-static: %v", err)
 		}
 		alone(t)
-		n := nodetest.Start(t, nodetest.Options{})
+		var node nodetest.Options
+		if o.debian {
+			node = debian(t)
+		}
+		n := nodetest.Start(t, node)
 		r := &rig{Node: n, t: t, binary: cmp.Or(o.binary, binary), dir: filepath.Join(n.Dir, "nomad"), registry: imagetest.NewRegistry(t)}
 		r.image = r.registry.Push("busybox", "1", built)
 		t.Cleanup(r.removeCgroups)
@@ -231,6 +236,9 @@ telemetry {
   collection_interval = "1s"
 }
 `, filepath.Join(r.dir, "data"), filepath.Join(r.dir, "plugins"), http, http+1, http+2, server+"\n"+o.extra, o.client+"\n"+client)
+	if o.debian {
+		r.args = append(r.args, "-config", "/etc/nomad.d")
+	}
 	if !o.bare { // a file without a block is left alone
 		config += fmt.Sprintf(`
 plugin "driver" {
