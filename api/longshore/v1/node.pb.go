@@ -178,7 +178,7 @@ func (x *VersionResponse) GetUpgradeFailure() string {
 // NodeProcess is a process of the node's own.
 type NodeProcess struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
-	Name    string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"` // agent, keeper, nest, board, names
+	Name    string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"` // agent, keeper, nest, board, names, wasm
 	Pid     int32                  `protobuf:"varint,2,opt,name=pid,proto3" json:"pid,omitempty"`
 	Version string                 `protobuf:"bytes,3,opt,name=version,proto3" json:"version,omitempty"` // "" if unknown
 	Path    string                 `protobuf:"bytes,4,opt,name=path,proto3" json:"path,omitempty"`       // the installed program
