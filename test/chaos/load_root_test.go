@@ -175,7 +175,7 @@ func (u *upgrades) requests() {
 	u.t.Helper()
 	ctx := u.t.Context()
 	cri := filepath.Join(u.n.State, "cri.sock")
-	u.clients.loop("cri, new connection", 10*time.Millisecond, func() error {
+	u.clients.loop("cri, new connection", 25*time.Millisecond, func() error {
 		conn, err := grpc.NewClient("unix://"+cri, grpc.WithTransportCredentials(insecure.NewCredentials()))
 		if err != nil {
 			return err
@@ -190,7 +190,7 @@ func (u *upgrades) requests() {
 	}
 	u.t.Cleanup(func() { _ = own.Close() })
 	u.n.CRI, u.n.Images = runtimeapi.NewRuntimeServiceClient(own), runtimeapi.NewImageServiceClient(own) // with gRPC's usual patience
-	u.clients.loop("cri, list", 10*time.Millisecond, func() error {
+	u.clients.loop("cri, list", 25*time.Millisecond, func() error {
 		r, err := u.n.CRI.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
 		if err == nil && len(r.GetContainers()) == 0 {
 			err = fmt.Errorf("no container")
@@ -211,13 +211,13 @@ func (u *upgrades) requests() {
 	}
 	u.t.Cleanup(func() { _ = conn.Close() })
 	control := longshorev1.NewContainersClient(conn)
-	u.clients.loop("control, list", 10*time.Millisecond, func() error {
+	u.clients.loop("control, list", 25*time.Millisecond, func() error {
 		_, err := control.ListContainers(ctx, &longshorev1.ListContainersRequest{})
 		return err
 	})
-	u.clients.loop("docker, list", 10*time.Millisecond, func() error { return u.docker.call("GET", "/containers/json", nil, nil) })
+	u.clients.loop("docker, list", 25*time.Millisecond, func() error { return u.docker.call("GET", "/containers/json", nil, nil) })
 	mesos := u.drivers["mesos"].(*byMesos)
-	u.clients.loop("mesos, containers", 20*time.Millisecond, func() error {
+	u.clients.loop("mesos, containers", 25*time.Millisecond, func() error {
 		_, err := mesos.post("GET_CONTAINERS", object{}, http.StatusOK)
 		return err
 	})
@@ -264,7 +264,9 @@ func (u *upgrades) short() func() error {
 		if _, err := u.n.CRI.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: left}); err != nil {
 			return err
 		}
-		for {
+		tick := time.NewTicker(5 * time.Millisecond)
+		defer tick.Stop()
+		for ; ; <-tick.C {
 			st, err := u.n.CRI.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: left})
 			if err != nil {
 				return err
@@ -290,7 +292,8 @@ type follower struct {
 	numbered   int // of the present file; -1 for a file without
 	file       *os.File
 	at         int64  // in the present file
-	rest       []byte // an incomplete line
+	rest       []byte // an incomplete line of the file
+	piece      []byte // an incomplete line of the output: the keeper writes the first part of a line if the rest is late
 	last, end  int64  // the numbers of the last line, and in the end
 }
 
@@ -342,7 +345,12 @@ func (f *follower) lines(t *testing.T, b []byte) {
 			return
 		}
 		f.rest = rest
-		_, text, found := bytes.Cut(line, []byte("@"))
+		piece, whole := content(line)
+		if f.piece = append(f.piece, piece...); !whole {
+			continue
+		}
+		_, text, found := bytes.Cut(f.piece, []byte("@"))
+		f.piece = f.piece[:0]
 		if !found {
 			continue
 		}
@@ -357,6 +365,21 @@ func (f *follower) lines(t *testing.T, b []byte) {
 		}
 		f.last = n
 	}
+}
+
+// content returns the output in a line of a log, and whether a line of the output ends there.
+func content(line []byte) (text []byte, whole bool) {
+	if after, ok := bytes.CutPrefix(line, []byte(`{"log":"`)); ok { // as Docker writes it
+		text, _, _ = bytes.Cut(after, []byte(`"`)) // this output has no quotes
+		return bytes.CutSuffix(text, []byte(`\n`))
+	}
+	for _, stream := range []string{" stdout ", " stderr "} { // as CRI has it
+		if i := bytes.Index(line[:min(len(line), 64)], []byte(stream)); i >= 0 {
+			tag, text, _ := bytes.Cut(line[i+len(stream):], []byte(" "))
+			return text, string(tag) != "P"
+		}
+	}
+	return line, true
 }
 
 // logPath returns the file with the output of a container.

@@ -192,14 +192,16 @@ func (u *upgrades) upgrade(i int) {
 
 // writing is a script that writes numbered lines at a rate, and their number in the end.
 func writing(rate int) string {
-	return fmt.Sprintf(`pad=%s; i=0; trap 'stop=1' TERM
+	return fmt.Sprintf(`pad=%s; while [ ${#pad} -lt %d ]; do pad=$pad$pad; done; i=0; trap 'stop=1' TERM
 while [ -z "$stop" ]; do j=0; while [ $j -lt %d ]; do i=$((i+1)); j=$((j+1)); echo "@$i $pad"; done; sleep 1; done
-echo "@END $i"; exit 7`, linePad, max(1, rate/len(linePad)))
+echo "@END $i"; exit 7`, padSeed, len(linePad), max(1, rate/len(linePad)))
 }
 
 // linePad fills a line. Lines are long, because two hundred shells that write fifty thousand lines per second would use the processors
-// that the node is measured on.
-var linePad = strings.Repeat("0123456789", 799)
+// that the node is measured on. The shells double padSeed, because long arguments would be in each list of containers.
+var linePad = strings.Repeat(padSeed, 1<<9)
+
+const padSeed = "0123456789abcdef"
 
 // populate starts containers by all faces in turn, several at once.
 func (u *upgrades) populate(count, rate int) {
