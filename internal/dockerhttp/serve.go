@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/longshore/longshore/internal/connlimit"
+	"github.com/longshore/longshore/internal/handover"
 )
 
 // Server are the parameters of Serve. Handler and Log are required.
@@ -41,11 +42,13 @@ func (s Server) connContext(ctx context.Context, c net.Conn) context.Context {
 	return ctx
 }
 
-// Serve answers requests at a listener until ctx ends, and then returns its cause. Connections that are open then are closed.
+// Serve answers requests at a listener until ctx ends, and then returns its cause. Connections that are open then are closed, after a moment
+// for requests under way if the next program of the agent waits.
 func Serve(ctx context.Context, l net.Listener, s Server) error {
+	requests, stop := handover.Requests(ctx)
 	server := &http.Server{
 		Handler: s.Handler, ReadHeaderTimeout: readHeaderTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
-		BaseContext: func(net.Listener) context.Context { return context.WithValue(ctx, serverKey{}, ctx) }, ConnContext: s.connContext,
+		BaseContext: func(net.Listener) context.Context { return context.WithValue(requests, serverKey{}, requests) }, ConnContext: s.connContext,
 		ErrorLog: slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
 		ConnState: func(c net.Conn, state http.ConnState) {
 			connlimit.Busy(c, state == http.StateActive || state == http.StateHijacked)
@@ -60,7 +63,7 @@ func Serve(ctx context.Context, l net.Listener, s Server) error {
 	go func() {
 		defer close(stopped)
 		<-ctx.Done()
-		_ = server.Close()
+		stop(server)
 	}()
 	if s.TLS != nil {
 		l = tls.NewListener(l, s.TLS)

@@ -187,8 +187,9 @@ func connState(c net.Conn, s http.ConnState) {
 
 // listen serves one listener until ctx ends.
 func (f *Face) listen(ctx context.Context, l net.Listener, g recoveryGate) error {
+	requests, end := handover.Requests(ctx)
 	srv := &http.Server{
-		Handler: f.handler(l, g), ReadHeaderTimeout: headerTimeout, BaseContext: func(net.Listener) context.Context { return ctx },
+		Handler: f.handler(l, g), ReadHeaderTimeout: headerTimeout, BaseContext: func(net.Listener) context.Context { return requests },
 		ErrorLog: slog.NewLogLogger(f.server.log.Handler(), slog.LevelDebug), ConnState: connState, ConnContext: connlimit.ConnContext,
 	}
 	o := connlimit.Options{Name: Name, Key: "face.mesos.max_connections", Max: f.cfg.MaxConnections}
@@ -196,9 +197,18 @@ func (f *Face) listen(ctx context.Context, l net.Listener, g recoveryGate) error
 		srv.IdleTimeout = idleTimeout
 		o.Name, o.PerPeer, o.Unauthenticated = Name+"-tcp", f.cfg.MaxConnectionsPerPeer, f.cfg.MaxUnauthenticated
 	}
-	stop := context.AfterFunc(ctx, func() { _ = srv.Close() })
-	defer stop()
-	if err := srv.Serve(f.withTLS(f.limits.Limit(o).Listen(l))); !errors.Is(err, http.ErrServerClosed) {
+	ended := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		end(srv)
+		close(ended)
+	})
+	err := srv.Serve(f.withTLS(f.limits.Limit(o).Listen(l)))
+	if stop() { // the server has failed
+		end(srv)
+	} else {
+		<-ended
+	}
+	if !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
 	return nil
