@@ -41,11 +41,7 @@ func TestHeldFiles(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, name := range names {
-				if err := h.Drop(e.ctx(), name); err != nil {
-					t.Fatal(err)
-				}
-			}
+			keepertest.EachHeld(t, len(names), func(i int) error { return h.Drop(e.ctx(), names[i]) })
 		})
 		// The Go runtime opens two of its own at some time.
 		if now := [2]int{openFDs(t, st.KeeperPid), openFDs(t, st.NestPid)}; now[0] > fds[0]+2 || now[1] > fds[1]+2 {

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/containerd/errdefs"
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/core"
@@ -228,11 +229,7 @@ func RunHolderLimits(t *testing.T, h core.Holder) {
 		t.Fatal(err)
 	}
 	defer func() { _, _ = r.Close(), w.Close() }()
-	for i := range 4096 {
-		if err := h.Hold(t.Context(), fmt.Sprint("name ", i), []*os.File{w}); err != nil {
-			t.Fatalf("hold %d: %v", i, err)
-		}
-	}
+	EachHeld(t, 4096, func(i int) error { return h.Hold(t.Context(), fmt.Sprint("name ", i), []*os.File{w}) })
 	if err := h.Hold(t.Context(), "one more", []*os.File{w}); !errdefs.IsResourceExhausted(err) {
 		t.Errorf("one more: %v", err)
 	}
@@ -241,5 +238,24 @@ func RunHolderLimits(t *testing.T, h core.Holder) {
 	}
 	if names, err := h.Names(t.Context()); err != nil || len(names) != 4096 {
 		t.Errorf("%d names, %v", len(names), err)
+	}
+}
+
+// EachHeld calls fn for the numbers below n, from sixteen goroutines: where the machine is emulated, a request
+// takes many milliseconds, and most of them are waits of one process for another.
+func EachHeld(t *testing.T, n int, fn func(i int) error) {
+	t.Helper()
+	var group errgroup.Group
+	group.SetLimit(16)
+	for i := range n {
+		group.Go(func() error {
+			if err := fn(i); err != nil {
+				return fmt.Errorf("request %d of %d: %w", i, n, err)
+			}
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		t.Fatal(err)
 	}
 }
