@@ -180,9 +180,13 @@ func (n *node) controller() (*control.Server, error) {
 	})
 }
 
-// leave shuts the node down. Containers keep running; when there are none, the agent removes everything of its own.
-func (n *node) leave(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+// leavePatience is the time that an agent has to remove everything of its own, when it stops without containers.
+const leavePatience = 10 * time.Second
+
+// leave shuts the node down. Containers keep running; when there are none, the agent removes everything of its own. It gives
+// up after patience.
+func (n *node) leave(ctx context.Context, patience time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	sandboxes, err := n.engine.All().Sandboxes(ctx, core.Filter{})
 	if err != nil || len(sandboxes) > 0 {

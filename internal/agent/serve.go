@@ -78,7 +78,7 @@ func (n *node) serve(ctx context.Context) error {
 	}
 	stopForShutdown(context.WithoutCancel(ctx), n.log, n.engine.As(core.OwnerCLI), n.engine.As(core.OwnerDocker))
 	stopEngine()
-	return errors.Join(err, n.leave(context.WithoutCancel(ctx)))
+	return errors.Join(err, n.leave(context.WithoutCancel(ctx), leavePatience))
 }
 
 // recover makes records and node agree, before anybody can call the engine. Faces that serve early

@@ -16,6 +16,10 @@ import (
 // containers.
 const teardowns = 32
 
+// teardownPatience bounds the end of a teardown. It is long, because a package stays if the teardown fails, and a
+// machine with too much work took more than ten seconds.
+const teardownPatience = 2 * time.Minute
+
 // teardown stops and removes every sandbox and then ends like an agent without containers. Nothing
 // is served meanwhile, because an orchestrator would start the removed containers again. An error
 // with one sandbox does not affect the others.
@@ -30,7 +34,7 @@ func teardown(ctx context.Context, n *node, grace time.Duration) error {
 	err := removeAll(ctx, n.engine.All(), grace)
 	stop()
 	stopEngine()
-	return errors.Join(err, group.Wait(), n.leave(context.WithoutCancel(ctx)))
+	return errors.Join(err, group.Wait(), n.leave(context.WithoutCancel(ctx), teardownPatience))
 }
 
 func removeAll(ctx context.Context, all *engine.Client, grace time.Duration) error {
