@@ -40,6 +40,8 @@ type Options struct {
 type Client struct {
 	o Options
 
+	renewing sync.Mutex // serializes Renew
+
 	mu   sync.Mutex // guards conn, sent; one request at a time
 	conn *net.UnixConn
 	sent board.Rules // the rules at the process at conn

@@ -16,14 +16,20 @@ import (
 // Renew replaces the process by one of the present program. Handles, servers and connections stay, and requests of programs wait for a
 // moment. If the next process does not start or does not take over, the one before continues.
 func (c *Client) Renew(ctx context.Context) error {
+	c.renewing.Lock()
+	defer c.renewing.Unlock()
+	if _, there := c.Status(ctx); !there {
+		return fmt.Errorf("board: no process answers: %w", errdefs.ErrUnavailable)
+	}
+	next, err := c.startNext(ctx) // programs get handles meanwhile
+	if err != nil {
+		return fmt.Errorf("board: the next process does not start, and the one before continues: %w", err)
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.reachLocked(ctx) {
-		return fmt.Errorf("board: no process answers: %w", errdefs.ErrUnavailable)
-	}
-	next, err := c.startNext(ctx)
-	if err != nil {
-		return fmt.Errorf("board: the next process does not start, and the one before continues: %w", err)
+		_ = next.process.Kill()
+		return errors.Join(fmt.Errorf("board: the process has ended: %w", errdefs.ErrUnavailable), next.socket.Close(), os.Remove(c.nextLog()))
 	}
 	_, _, err = c.callLocked(request{Op: opYield, Reads: next.reads}, next.socket)
 	_ = next.socket.Close()
