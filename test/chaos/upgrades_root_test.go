@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -157,19 +158,16 @@ func changedPrograms(t *testing.T, from string) string {
 // replacedPrograms are the programs that run all the time.
 func replacedPrograms() []string { return []string{"longshore", "longshore-keeper"} }
 
-// install puts a build's programs in the place of the installed ones, as a package does.
+// install puts a build's programs in the place of the installed ones, as a package does. Another process writes them: a client's process that
+// is forked meanwhile would have this one's descriptor, and nobody can execute a program that is open for writing.
 func (u *upgrades) install(t *testing.T, build string) {
 	t.Helper()
 	for _, name := range replacedPrograms() {
 		path := filepath.Join(u.bin, name)
-		b, err := os.ReadFile(filepath.Join(build, name))
-		if err == nil {
-			err = os.WriteFile(path+".new", b, 0o755)
+		if out, err := exec.CommandContext(t.Context(), "cp", filepath.Join(build, name), path+".new").CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
 		}
-		if err == nil {
-			err = os.Rename(path+".new", path)
-		}
-		if err != nil {
+		if err := os.Rename(path+".new", path); err != nil {
 			t.Fatal(err)
 		}
 	}
