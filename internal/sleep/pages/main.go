@@ -1,0 +1,231 @@
+// Package pages has the program that puts the processes of a container to sleep, and the page server that
+// supplies their memory when they wake. Both are processes of their own: the first one traces programs,
+// the second one must outlive the agent. Start at Main.
+package pages
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/confine"
+	"github.com/longshore/longshore/internal/sleep/ledger"
+	"github.com/longshore/longshore/internal/sleep/uffd"
+)
+
+// The first arguments of the program, and its descriptors.
+const (
+	ArgSleep = "sleep"
+	ArgServe = "serve"
+
+	fdSocket = 3 // sleep: the agent; serve: agents connect here
+	fdPages  = 4
+	fdIndex  = 5
+	fdLedger = 6
+	fdSpaces = 7 // serve: the first of the descriptors of address spaces
+)
+
+// Main is the program.
+func Main(args []string) int {
+	var err error
+	switch {
+	case len(args) == 1 && args[0] == ArgSleep:
+		err = sleepMain()
+	case len(args) == 2 && args[0] == ArgServe:
+		var n int
+		if _, err = fmt.Sscan(args[1], &n); err == nil {
+			err = serveMain(n)
+		}
+	default:
+		err = errors.New("this program is started by the agent: it puts containers to sleep and wakes them")
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "longshore-pages:", err)
+		return 1
+	}
+	return 0
+}
+
+// sleepMain is the process that puts a container to sleep.
+func sleepMain() error {
+	conn, err := NewConn(os.NewFile(fdSocket, "agent"))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	files := open()
+	l, err := ledger.Create(files.ledger)
+	if err == nil {
+		s := &sleeper{conn: conn, pages: files.pages, indexed: files.index, ledger: l}
+		err = s.putToSleep()
+	}
+	if err != nil {
+		_ = conn.Send(Tell{Error: err.Error(), Refused: errors.Is(err, errRefused)})
+	}
+	return err
+}
+
+type files struct{ pages, index, ledger *os.File }
+
+func open() files {
+	return files{os.NewFile(fdPages, "pages"), os.NewFile(fdIndex, "index"), os.NewFile(fdLedger, "ledger")}
+}
+
+// maxIndex bounds the size of an index in bytes.
+const maxIndex = 1 << 30
+
+// serveMain is the page server, with so many address spaces.
+func serveMain(spaces int) error {
+	f := open()
+	data, err := io.ReadAll(io.LimitReader(f.index, maxIndex))
+	if err != nil {
+		return err
+	}
+	x, err := ledger.Decode(data)
+	if err != nil {
+		return err
+	}
+	l, err := ledger.Open(f.ledger)
+	if err != nil {
+		return err
+	}
+	r, err := ledger.NewReader(f.pages)
+	if err != nil {
+		return err
+	}
+	listener, err := net.FileListener(os.NewFile(fdSocket, "agents"))
+	if err != nil {
+		return err
+	}
+	// From here on it handles what programs have in their memory.
+	if _, err := confine.Apply(confine.Leave{}); err != nil {
+		return err
+	}
+	fds := make([]uffd.Space, spaces)
+	for i := range fds {
+		fds[i] = uffd.Space(fdSpaces + i)
+	}
+	s, err := newServer(x, l, r, fds)
+	if err != nil {
+		return err
+	}
+	a := &agents{ledger: l}
+	s.told = a.tell
+	go a.accept(listener)
+	return s.serve(func() { a.tell(StepDone, nil, -1) })
+}
+
+// serve supplies pages until the process is ended by an agent.
+func (s *server) serve(done func()) error {
+	told := false
+	for {
+		if s.missing() == 0 && !told {
+			told = true
+			s.ledger.Reach(ledger.In)
+			done()
+		}
+		more, err := s.prefetch()
+		if err != nil {
+			s.tell(StepDamaged, err)
+			return err
+		}
+		if _, err := s.poll(!more, nil); err != nil {
+			s.tell(StepDamaged, err)
+			return err
+		}
+	}
+}
+
+// complete supplies all pages.
+func (s *server) complete() error {
+	for s.missing() > 0 {
+		more, err := s.prefetch()
+		if err == nil {
+			_, err = s.poll(!more, nil)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	s.ledger.Reach(ledger.In)
+	return nil
+}
+
+// agents are the connections of a page server.
+type agents struct {
+	ledger *ledger.Ledger
+
+	mu    sync.Mutex // guards conns, last
+	conns []*Conn
+	last  []Tell // messages that a new agent must know
+}
+
+func (a *agents) accept(l net.Listener) {
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "longshore-pages: accept:", err)
+			return
+		}
+		u, ok := c.(*net.UnixConn)
+		if !ok {
+			_ = c.Close()
+			continue
+		}
+		conn := &Conn{u}
+		a.mu.Lock()
+		a.conns = append(a.conns, conn)
+		_ = conn.Send(a.counted(Tell{Step: StepServing}))
+		for _, t := range a.last {
+			_ = conn.Send(a.counted(t))
+		}
+		a.mu.Unlock()
+		go a.serve(conn)
+	}
+}
+
+func (a *agents) serve(c *Conn) {
+	for {
+		var ask Ask
+		fds, err := c.Receive(&ask)
+		for _, fd := range fds {
+			_ = unix.Close(fd)
+		}
+		if err != nil {
+			_ = c.Close()
+			return
+		}
+		if ask.Step == AskEnd {
+			os.Exit(0)
+		}
+	}
+}
+
+func (a *agents) counted(t Tell) Tell {
+	t.Faults, t.Pages = a.ledger.Counts()
+	return t
+}
+
+// tell sends a message to all agents.
+func (a *agents) tell(step string, err error, fd uffd.Space) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	t := a.counted(Tell{Step: step})
+	if err != nil {
+		t.Error = err.Error()
+	}
+	var fds []int
+	if fd >= 0 {
+		fds = append(fds, int(fd))
+	} else {
+		a.last = append(a.last, t)
+	}
+	for _, c := range a.conns {
+		_ = c.Send(t, fds...)
+	}
+}

@@ -1,0 +1,182 @@
+package sleep_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/longshore/longshore/internal/cgroup"
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/keeper/keepertest"
+	"github.com/longshore/longshore/internal/roottest"
+	"github.com/longshore/longshore/internal/sleep"
+)
+
+// bed is a Sleeper with a program in a cgroup.
+type bed struct {
+	t      *testing.T
+	tree   *cgroup.Tree
+	ref    core.CgroupRef
+	dir    string
+	holder *keepertest.Holder
+	s      *sleep.Sleeper
+	cmd    *exec.Cmd
+	in     io.Writer
+	out    *bufio.Reader
+}
+
+const id = core.ID("c1")
+
+// newBed starts a program.
+func newBed(t *testing.T, program ...string) *bed {
+	t.Helper()
+	tree, err := cgroup.New(cgroup.Options{Root: roottest.Cgroup(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &bed{t: t, tree: tree, dir: t.TempDir(), holder: keepertest.NewHolder(t)}
+	if b.ref, err = tree.Place(core.Cgroup{}, core.CgroupRef{}, "sleeper"); err != nil {
+		t.Fatal(err)
+	}
+	if err := tree.Create(t.Context(), b.ref, nil); err != nil {
+		t.Fatal(err)
+	}
+	b.agent()
+	join := "for c in cpu memory freezer pids; do d=/sys/fs/cgroup/$c" + b.ref.Path + "; [ ! -d $d ] || echo 0 > $d/cgroup.procs || exit 99; done; "
+	if tree.Mode() == core.CgroupV2 {
+		join = "echo 0 > /sys/fs/cgroup" + b.ref.Path + "/cgroup.procs || exit 99; "
+	}
+	b.cmd = exec.CommandContext(context.WithoutCancel(t.Context()), "/bin/sh", append([]string{"-c", join + `exec "$@"`, "sh"}, program...)...)
+	b.cmd.Stderr = os.Stderr
+	in, err := b.cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := b.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.in, b.out = in, bufio.NewReader(out)
+	if err := b.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = tree.Kill(context.Background(), b.ref)
+		_ = tree.Freeze(context.Background(), b.ref, false)
+		_ = b.cmd.Wait()
+		_ = b.s.Forget(context.Background(), id)
+	})
+	return b
+}
+
+// agent makes the next agent's Sleeper.
+func (b *bed) agent() {
+	b.s = sleep.New(sleep.Options{
+		Program: "/proc/self/exe", Root: filepath.Join(b.dir, "root"), State: filepath.Join(b.dir, "state"),
+		Cgroups: b.tree, Holder: b.holder, Logger: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+	})
+}
+
+// line reads a line of the program's output.
+func (b *bed) line() string {
+	b.t.Helper()
+	s, err := b.out.ReadString('\n')
+	if err != nil {
+		b.t.Fatalf("the program's output: %v", err)
+	}
+	return strings.TrimSpace(s)
+}
+
+// request has the program answer.
+func (b *bed) request(word string) string {
+	b.t.Helper()
+	if _, err := fmt.Fprintln(b.in, word); err != nil {
+		b.t.Fatal(err)
+	}
+	return b.line()
+}
+
+func (b *bed) sleep() core.Slept {
+	b.t.Helper()
+	slept, err := b.s.Sleep(b.t.Context(), id, b.ref)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return slept
+}
+
+// wake wakes the program, and returns a channel that gets the end of the wake.
+func (b *bed) wake() <-chan core.Woken {
+	b.t.Helper()
+	done := make(chan core.Woken, 1)
+	if err := b.s.Wake(b.t.Context(), id, b.ref, func(w core.Woken) { done <- w }); err != nil {
+		b.t.Fatal(err)
+	}
+	return done
+}
+
+// anonymous returns how many bytes of private anonymous memory the program has.
+func (b *bed) anonymous() (n uint64) {
+	b.t.Helper()
+	s, err := os.ReadFile("/proc/" + strconv.Itoa(b.cmd.Process.Pid) + "/smaps_rollup")
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	for line := range strings.Lines(string(s)) {
+		if v, ok := strings.CutPrefix(line, "Anonymous:"); ok {
+			_, _ = fmt.Sscan(v, &n)
+		}
+	}
+	return n << 10
+}
+
+func TestMemoryComesBack(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		b := newBed(t, os.Args[0], workArg)
+		sum := b.line()
+		awake := b.anonymous()
+		for _, word := range []string{"sum", "touch", "drop", "move", "fork", "new", "sum"} {
+			slept := b.sleep()
+			if asleep := b.anonymous(); asleep*10 > awake {
+				t.Errorf("asleep it has %d of %d bytes, %+v", asleep, awake, slept)
+			}
+			done := b.wake()
+			got := b.request(word)
+			switch word {
+			case "sum":
+				if got != sum {
+					t.Errorf("after a sleep the memory has the sum %s, want %s", got, sum)
+				}
+			case "drop", "new":
+				sum = got
+			case "move":
+				if got != sum {
+					t.Errorf("after a move the memory has the sum %s, want %s", got, sum)
+				}
+			case "fork":
+				if got != "0 <nil>" {
+					t.Errorf("a child: %s", got)
+				}
+			}
+			w := <-done
+			t.Logf("%s: slept %+v, woken %+v", word, slept, w)
+			if w.Err != nil {
+				t.Error(w.Err)
+			}
+			if got := b.request("sum"); got != sum {
+				t.Errorf("after %q the memory has the sum %s, want %s", word, got, sum)
+			}
+		}
+		if names, err := b.holder.Names(t.Context()); err != nil || len(names) > 0 {
+			t.Errorf("still held: %v, %v", names, err)
+		}
+	})
+}
