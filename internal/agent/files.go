@@ -18,6 +18,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/network/dns"
+	"github.com/longshore/longshore/internal/sleep"
 )
 
 // lock creates the two directories and locks the state directory: of two agents on one directory
@@ -113,6 +114,23 @@ func builtVersion(path string) string {
 // verifyBinary returns the path of longshore-verify.
 func (n *node) verifyBinary() (string, error) {
 	return program("longshore-verify", "images.policy.signature_program", n.cfg.Images.Policy.SignatureProgram)
+}
+
+// sleeper returns the part that puts containers to sleep; nil where the node cannot.
+func (n *node) sleeper() core.Sleeper {
+	err := sleep.Able()
+	path := ""
+	if err == nil {
+		path, err = program("longshore-pages", "sleep.program", n.cfg.Sleep.Program)
+	}
+	if err != nil {
+		n.log.Info("no container can be put to sleep", "why", err.Error())
+		return nil
+	}
+	return sleep.New(sleep.Options{
+		Program: path, Root: filepath.Join(n.cfg.Agent.Root, "sleep"), State: filepath.Join(n.cfg.Agent.State, "sleep"),
+		Cgroups: n.cgroups, Holder: n.keeper.Held(), Limit: n.cfg.Sleep.MaxBytes, Reserve: n.cfg.Sleep.MinFreeBytes, Logger: n.log,
+	})
 }
 
 // program returns the path of one of our other programs: as configured under key, beside our own

@@ -73,7 +73,7 @@ func stopAll(ctx context.Context, log *slog.Logger, own stopper) {
 	}
 	var stops sync.WaitGroup
 	for _, c := range list {
-		if c.State != core.ContainerRunning && c.State != core.ContainerPaused {
+		if !c.State.Live() {
 			continue
 		}
 		stops.Go(func() {

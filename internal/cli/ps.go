@@ -52,7 +52,7 @@ func (f *listFlags) parsed(known []string) (format *present.Format, filters pres
 var psFilters = []string{"name", "id", "status", "label", "label!", "exited", "ancestor", "before", "since", "volume", "network", "publish", "expose", "health", "owner"}
 
 // shownStates are the states of the containers that ps shows without --all.
-var shownStates = []string{"running", "paused", "restarting"}
+var shownStates = []string{"running", "paused", "asleep", "restarting"}
 
 func newPs(a *app) *cobra.Command {
 	req := &longshorev1.ListContainersRequest{}

@@ -36,6 +36,7 @@ type Config struct {
 	Runtimes map[string]Runtime `toml:"runtimes"`
 	Images   image.Config       `toml:"images"`
 	Network  netconf.Config     `toml:"network"`
+	Sleep    Sleep              `toml:"sleep"`
 	Face     Faces              `toml:"face"`
 	Control  control.Config     `toml:"control"`
 	Metrics  obs.MetricsConfig  `toml:"metrics"`
@@ -86,6 +87,16 @@ type Runtime struct {
 	Path string `toml:"path"`
 }
 
+// Sleep is the [sleep] section.
+type Sleep struct {
+	// Program is the path of longshore-pages; "" is the one beside longshore.
+	Program string `toml:"program"`
+	// MaxBytes bounds the file with the memory of one container; 0 is no limit. MinFreeBytes stay free on
+	// its file system.
+	MaxBytes     uint64 `toml:"max_bytes"`
+	MinFreeBytes uint64 `toml:"min_free_bytes"`
+}
+
 // Faces are the [face.NAME] sections.
 type Faces struct {
 	CRI    cri.Config    `toml:"cri"`
@@ -119,6 +130,7 @@ func Default() Config {
 		Runtimes: map[string]Runtime{"crun": {}, "runc": {}},
 		Images:   image.Default(),
 		Network:  netconf.DefaultConfig(),
+		Sleep:    Sleep{MinFreeBytes: 1 << 30},
 		Face:     Faces{CRI: cri.DefaultConfig(), Nomad: nomad.DefaultConfig(), Mesos: mesos.DefaultConfig(), Swarm: swarm.DefaultConfig(), Docker: docker.DefaultConfig()},
 		Control:  control.DefaultConfig(),
 		Metrics:  obs.DefaultMetricsConfig(),
@@ -167,7 +179,7 @@ func (c Config) Validate() error {
 	if c.Agent.Root == c.Agent.State && c.Agent.Root != "" {
 		bad("agent.root and agent.state are both %q: one survives a boot, the other does not", c.Agent.Root)
 	}
-	for key, path := range map[string]string{"agent.keeper": c.Agent.Keeper, "engine.grants_policy": c.Engine.GrantsPolicy} {
+	for key, path := range map[string]string{"agent.keeper": c.Agent.Keeper, "engine.grants_policy": c.Engine.GrantsPolicy, "sleep.program": c.Sleep.Program} {
 		if path != "" && !filepath.IsAbs(path) {
 			bad("%s %q is not an absolute path", key, path)
 		}

@@ -25,7 +25,7 @@ func (s *nodeServer) Info(ctx context.Context, _ *longshorev1.InfoRequest) (*lon
 	}
 	for _, c := range containers {
 		switch c.State {
-		case core.ContainerRunning:
+		case core.ContainerRunning, core.ContainerAsleep:
 			resp.Running++
 		case core.ContainerPaused:
 			resp.Paused++
@@ -79,7 +79,7 @@ func (s *nodeServer) DiskUsage(ctx context.Context, _ *longshorev1.DiskUsageRequ
 			usedVolume[[2]string{string(c.Owner), v.Name}] = true
 		}
 		u := &longshorev1.Usage{
-			Owner: string(c.Owner), Id: string(c.ID), Name: string(c.Key), Active: c.State == core.ContainerRunning || c.State == core.ContainerPaused,
+			Owner: string(c.Owner), Id: string(c.ID), Name: string(c.Key), Active: c.State.Live(),
 		}
 		if st, err := s.srv.all.Stats.Images.RootStats(ctx, c.ID); err == nil {
 			u.Bytes = st.Bytes.N

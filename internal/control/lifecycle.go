@@ -12,8 +12,10 @@ import (
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 	"github.com/longshore/longshore/internal/control/access"
+	"github.com/longshore/longshore/internal/control/view"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
+	"github.com/longshore/longshore/internal/engine/asleep"
 	"github.com/longshore/longshore/internal/ocispec"
 	"github.com/longshore/longshore/internal/solo/translate"
 )
@@ -137,6 +139,38 @@ func (s *containerServer) Pause(ctx context.Context, req *longshorev1.PauseReque
 		return nil, err
 	}
 	return &longshorev1.PauseResponse{}, view.PauseContainer(ctx, c.ID)
+}
+
+// Sleep puts a container to sleep.
+func (s *containerServer) Sleep(ctx context.Context, req *longshorev1.SleepRequest) (*longshorev1.SleepResponse, error) {
+	c, err := s.srv.container(ctx, req.GetName())
+	if err != nil {
+		return nil, err
+	}
+	v, err := s.srv.changer(c.Meta, req.GetForce())
+	if err != nil {
+		return nil, err
+	}
+	if err := v.Rests.Sleep(ctx, c.ID); err != nil {
+		return nil, err
+	}
+	if c, err = v.Container(ctx, c.ID); err != nil {
+		return nil, err
+	}
+	return &longshorev1.SleepResponse{Rest: view.Rest(c.Rest)}, nil
+}
+
+// Wake wakes a container.
+func (s *containerServer) Wake(ctx context.Context, req *longshorev1.WakeRequest) (*longshorev1.WakeResponse, error) {
+	c, err := s.srv.container(ctx, req.GetName())
+	if err != nil {
+		return nil, err
+	}
+	v, err := s.srv.changer(c.Meta, req.GetForce())
+	if err != nil {
+		return nil, err
+	}
+	return &longshorev1.WakeResponse{}, v.Rests.Wake(ctx, c.ID, asleep.ByRequest)
 }
 
 // Resume lets a paused container continue.

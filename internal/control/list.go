@@ -66,7 +66,7 @@ func (s *containerServer) ListContainers(ctx context.Context, req *longshorev1.L
 	}
 	if !req.GetAll() {
 		containers = slices.DeleteFunc(containers, func(c core.Container) bool {
-			return c.State != core.ContainerRunning && c.State != core.ContainerPaused && !c.Restarting()
+			return !c.State.Live() && !c.Restarting()
 		})
 	}
 	shown, err := s.srv.show(ctx, containers)

@@ -78,7 +78,7 @@ func (s *Server) statsRound(ctx context.Context, ids []core.ID, before map[core.
 	}
 	resp := &longshorev1.StatsResponse{}
 	for _, c := range list {
-		running := c.State == core.ContainerRunning || c.State == core.ContainerPaused
+		running := c.State.Live()
 		if !running || (len(ids) > 0 && !wanted[c.ID]) {
 			continue
 		}
@@ -103,7 +103,7 @@ func (s *containerServer) Top(ctx context.Context, req *longshorev1.TopRequest) 
 	if err != nil {
 		return nil, err
 	}
-	if c.State != core.ContainerRunning && c.State != core.ContainerPaused {
+	if !c.State.Live() {
 		return nil, fmt.Errorf("list processes of %s: it is %s: %w", c.ID.Short(), c.State, errdefs.ErrFailedPrecondition)
 	}
 	st, err := s.srv.all.Stats.Container(ctx, c.ID, core.StatsProcesses)

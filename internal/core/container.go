@@ -20,8 +20,15 @@ const (
 	ContainerCreated  ContainerState = "created"
 	ContainerRunning  ContainerState = "running"
 	ContainerPaused   ContainerState = "paused"
-	ContainerExited   ContainerState = "exited"
+	// ContainerAsleep is a container that is frozen and has given its memory back.
+	ContainerAsleep ContainerState = "asleep"
+	ContainerExited ContainerState = "exited"
 )
+
+// Live reports whether a container in this state has processes that were started.
+func (s ContainerState) Live() bool {
+	return s == ContainerRunning || s == ContainerPaused || s == ContainerAsleep
+}
 
 // ContainerConfig is a face's request for a container.
 type ContainerConfig struct {
@@ -219,6 +226,8 @@ type Container struct {
 	// Health is the result of the program's health checks; nil before the first one.
 	Health   *Health  `json:"health,omitempty"`
 	Restarts Restarts `json:"restarts,omitzero"`
+	// Rest describes the container's sleep, or its last one. nil if it never slept.
+	Rest *Rest `json:"rest,omitempty"`
 	// SavedSpec is the content of a durable container's config.json, for the time after a boot.
 	SavedSpec []byte `json:"saved_spec,omitempty"`
 }

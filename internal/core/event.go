@@ -17,6 +17,8 @@ const (
 	EventContainerStarted  EventKind = "container.started"
 	EventContainerPaused   EventKind = "container.paused"
 	EventContainerResumed  EventKind = "container.resumed"
+	EventContainerAsleep   EventKind = "container.asleep" // Note says how much memory it gave back
+	EventContainerWoken    EventKind = "container.woken"  // Note says why
 	EventContainerUpdated  EventKind = "container.updated"
 	EventContainerHealth   EventKind = "container.health" // its health checks have another result; Note begins with it
 	EventContainerExited   EventKind = "container.exited" // exactly one per started main process

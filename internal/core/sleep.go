@@ -18,11 +18,25 @@ type Sleeper interface {
 	// when a thread waits for memory that it cannot get. Wake continues the work of an earlier agent.
 	// ErrMemoryLost: the cgroup is still frozen, and must be killed before it is thawed.
 	Wake(ctx context.Context, id ID, cgroup CgroupRef, done func(Woken)) error
+	// Stage says how far a container has come that an earlier agent has put to sleep or woken.
+	// ErrMemoryLost when its processes must not run again.
+	Stage(ctx context.Context, id ID) (SleepStage, error)
 	// Forget removes everything that is kept of a container that has woken or ended. It is idempotent.
 	Forget(ctx context.Context, id ID) error
 	// Asleep returns the containers of which something is kept.
 	Asleep(ctx context.Context) ([]ID, error)
 }
+
+// SleepStage is a step between awake and asleep.
+type SleepStage int
+
+// The stages. Only in StageAsleep all memory is out.
+const (
+	StageNone  SleepStage = iota // nothing is kept of it
+	StageAwake                   // nothing is missing
+	StageAsleep
+	StageWaking
+)
 
 // ErrMemoryLost says that the memory of a sleeping container is lost: its processes would find empty
 // pages.
@@ -53,3 +67,33 @@ type Woken struct {
 	Err   error
 	Short bool
 }
+
+// Rest is a container's sleep, or its last one.
+type Rest struct {
+	Phase RestPhase `json:"phase,omitempty"`
+	Slept
+	Since time.Time `json:"since,omitzero"` // when it fell asleep
+	// Woken is when it woke, and By names the reason.
+	Woken time.Time `json:"woken,omitzero"`
+	By    string    `json:"by,omitempty"`
+	// Faults, Pages and Back describe the wake, when it is complete: Back is how long it took until all
+	// memory was back.
+	Faults uint64        `json:"faults,omitempty"`
+	Pages  uint64        `json:"pages,omitempty"`
+	Back   time.Duration `json:"back,omitempty"`
+}
+
+// RestPhase is a step of a sleep.
+type RestPhase string
+
+// The phases of a sleep. A container that falls asleep or sleeps is ContainerAsleep, one that wakes is
+// running. RestOver is that of a container whose memory is all back.
+const (
+	RestFalling RestPhase = "falling"
+	RestAsleep  RestPhase = "asleep"
+	RestWaking  RestPhase = "waking"
+	RestOver    RestPhase = ""
+)
+
+// MemoryOut reports whether memory of the container may be in files.
+func (c *Container) MemoryOut() bool { return c.Rest != nil && c.Rest.Phase != RestOver }

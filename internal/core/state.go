@@ -10,6 +10,8 @@ const (
 	VerbRenew  Verb = "renew" // prepares an ended container for another start
 	VerbPause  Verb = "pause"
 	VerbResume Verb = "resume"
+	VerbSleep  Verb = "sleep"
+	VerbWake   Verb = "wake"
 	VerbExit   Verb = "exit" // its process has ended
 	VerbStop   Verb = "stop"
 	VerbRemove Verb = "remove"
@@ -57,6 +59,10 @@ func NextContainer(state ContainerState, verb Verb) (ContainerState, bool) {
 		return ContainerPaused, state == ContainerRunning
 	case VerbResume:
 		return ContainerRunning, state == ContainerPaused
+	case VerbSleep:
+		return ContainerAsleep, state == ContainerRunning
+	case VerbWake:
+		return ContainerRunning, state == ContainerAsleep
 	case VerbExit:
 		return ContainerExited, state != ContainerCreating && state != ContainerExited && state != Gone
 	case VerbStop:

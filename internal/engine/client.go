@@ -8,6 +8,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine/asleep"
 	"github.com/longshore/longshore/internal/engine/networks"
 	"github.com/longshore/longshore/internal/engine/reads"
 	"github.com/longshore/longshore/internal/engine/restarts"
@@ -35,6 +36,8 @@ type Client struct {
 	Began uint64
 	// Attachments changes which networks a sandbox is on.
 	Attachments networks.Verbs
+	// Rests puts containers to sleep and wakes them.
+	Rests asleep.Verbs
 	// Restarts changes restart policies and pending restarts; StartDue makes the restarts.
 	Restarts restarts.Verbs
 }
@@ -56,7 +59,7 @@ func newClient(e *Engine, owner core.Owner) *Client {
 		Stats:  reads.Stats{Scope: s, Cgroups: e.o.Cgroups, Images: e.o.Images, Network: e.o.Network},
 		Stored: reads.Stored{Scope: s}, Began: e.began,
 		Attachments: networks.Verbs{Scope: s, Network: e.o.Network, Files: e.files},
-		Restarts:    v.restarts(),
+		Restarts:    v.restarts(), Rests: v.rests(),
 	}
 }
 
@@ -86,6 +89,14 @@ type StopOptions struct {
 // restarts returns the caller's verbs of restart policies.
 func (v view) restarts() restarts.Verbs {
 	return restarts.Verbs{Scope: v.Scope, Kill: v.e.kill, Record: v.recordRequest}
+}
+
+// rests returns the caller's verbs of sleep.
+func (v view) rests() asleep.Verbs {
+	return asleep.Verbs{
+		Scope: v.Scope, Sleeper: v.e.o.Sleeper, Perform: v.e.perform, Kill: v.e.kill, Record: v.recordRequest,
+		Busy: func(id core.ID) bool { return len(v.e.quiet.In(id)) > 0 }, Logger: v.e.o.Logger,
+	}
 }
 
 // StartDue starts a container of c again for its restart policy. It succeeds without a start if the

@@ -58,6 +58,8 @@ type Options struct {
 	Users core.UserTable
 	// Labels gives SELinux labels. With nil there are only those that requests have.
 	Labels core.LabelTable
+	// Sleeper gives back the memory of containers that sleep. With nil none sleeps.
+	Sleeper core.Sleeper
 	// OOMLog reads the kernel log; nil when it cannot be read.
 	OOMLog core.OOMLog
 	// State is the directory of bundles and sandbox files. It need not survive a boot.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/longshore/longshore/internal/autopsy"
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine/asleep"
 	"github.com/longshore/longshore/internal/engine/owned"
 	"github.com/longshore/longshore/internal/engine/scope"
 	"github.com/longshore/longshore/internal/engine/underway"
@@ -51,6 +52,9 @@ func (c view) exec(ctx context.Context, id core.ID, cfg core.ProcessConfig) (p c
 // startExec starts a further process, after the policies allowed it.
 func (c view) startExec(ctx context.Context, id core.ID, cfg core.ProcessConfig) (core.Process, *core.Streams, error) {
 	e, ref := c.e, core.Ref{Container: id, Process: cfg.ID}
+	if err := c.rests().Wake(ctx, id, asleep.ByExec); err != nil {
+		return core.Process{}, nil, err
+	}
 	unlock, err := e.launches.Lock(ctx, ref)
 	if err != nil {
 		return core.Process{}, nil, err
@@ -177,13 +181,22 @@ func (c *Client) Signal(ctx context.Context, ref core.Ref, sig int, req core.Sto
 			return err
 		}
 	}
+	if sig != sigkill {
+		if err := c.Rests.Wake(ctx, ref.Container, asleep.BySignal); err != nil {
+			return err
+		}
+	}
 	if err := c.e.o.Supervisor.Signal(ctx, ref, sig); err != nil {
 		return fmt.Errorf("signal process %s of container %s: %w", ref.Process, ref.Container, err)
 	}
-	if sig == sigkill && ref.Process == core.Main && ct.State == core.ContainerPaused {
-		// On cgroup v1 not even SIGKILL ends a frozen process.
-		rt, err := c.view.e.runtime(ct.Runtime)
-		if err == nil {
+	if sig == sigkill && ref.Process == core.Main && (ct.State == core.ContainerPaused || ct.State == core.ContainerAsleep) {
+		// On cgroup v1 not even SIGKILL ends a frozen process. The others of one that sleeps would find empty memory.
+		err := error(nil)
+		if ct.State == core.ContainerAsleep {
+			err = c.e.kill(ctx, &ct)
+		} else if rt, rerr := c.view.e.runtime(ct.Runtime); rerr != nil {
+			err = rerr
+		} else {
 			err = rt.Resume(ctx, ct.ID)
 		}
 		if err = ignoreNotFound(err); err != nil {

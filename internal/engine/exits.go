@@ -241,9 +241,9 @@ func (e *Engine) forgetKilled(ctx context.Context, ref core.Ref) error {
 
 // recordEnd records the end of a process, unless one is recorded.
 func (e *Engine) recordEnd(id core.ID, process core.ProcessID, a core.Autopsy) error {
-	fresh := false
+	fresh, out := false, false
 	err := e.records.EditContainer(id, func(c *core.Container, n *scope.Change) error {
-		fresh = false
+		fresh, out = false, false
 		p := c.Process(process)
 		if p == nil || p.Autopsy != nil {
 			return nil
@@ -253,7 +253,7 @@ func (e *Engine) recordEnd(id core.ID, process core.ProcessID, a core.Autopsy) e
 		p.Autopsy, p.Finished, p.Pid = &a, a.Exit.At, 0
 		kind := core.EventProcessExited
 		if process == core.Main {
-			kind = core.EventContainerExited
+			kind, out = core.EventContainerExited, c.MemoryOut()
 			if err := step(c, core.VerbExit); err != nil {
 				return err
 			}
@@ -266,6 +266,9 @@ func (e *Engine) recordEnd(id core.ID, process core.ProcessID, a core.Autopsy) e
 	})
 	if err == nil && fresh {
 		e.waits.Ended(core.Ref{Container: id, Process: process}, a)
+	}
+	if err == nil && out {
+		e.All().Rests.Ended(context.Background(), id)
 	}
 	return err
 }

@@ -29,7 +29,7 @@ type networkRecoverer interface {
 // existed get the events of their end.
 func (e *Engine) Recover(ctx context.Context) error {
 	r := recovery{e: e}
-	for _, step := range []func(context.Context) error{r.endLostObjects, r.mount, r.repair, r.recoverNetwork, r.dropEphemeral, r.pendingExits} {
+	for _, step := range []func(context.Context) error{r.endLostObjects, r.mount, r.repair, r.recoverNetwork, r.dropEphemeral, r.pendingExits, e.All().Rests.Recover} {
 		if err := step(ctx); err != nil {
 			return fmt.Errorf("recover: %w", err)
 		}

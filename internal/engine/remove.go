@@ -88,7 +88,7 @@ func (c view) removeEnded(ctx context.Context, ct *core.Container, opts RemoveOp
 }
 
 func alive(s core.ContainerState) bool {
-	return s == core.ContainerRunning || s == core.ContainerPaused
+	return s.Live()
 }
 
 func (c view) removeNested(ctx context.Context, ct *core.Container, opts RemoveOptions) error {

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine/asleep"
 	"github.com/longshore/longshore/internal/engine/stages"
 )
 
@@ -169,6 +170,9 @@ func (c view) graceful(ctx context.Context, ct *core.Container, sig int, grace t
 	if err := ask(); err != nil && !errdefs.IsNotFound(err) {
 		return false, err
 	}
+	if err := c.rests().Wake(ctx, ct.ID, asleep.ByStop); err != nil {
+		return false, err
+	}
 	if ct.State == core.ContainerPaused {
 		// A frozen process does not get signals.
 		if err := c.frozen(ctx, ct, core.VerbResume); err != nil && !errdefs.IsFailedPrecondition(err) {
@@ -205,7 +209,7 @@ func (e *Engine) kill(ctx context.Context, ct *core.Container) error {
 	if err := ignoreNotFound(e.o.Cgroups.Kill(ctx, ct.Cgroup)); err != nil {
 		return fmt.Errorf("kill: %w", err)
 	}
-	if ct.State == core.ContainerPaused {
+	if ct.State == core.ContainerPaused || ct.State == core.ContainerAsleep {
 		if err := ignoreNotFound(e.o.Cgroups.Freeze(ctx, ct.Cgroup, false)); err != nil {
 			return fmt.Errorf("thaw: %w", err)
 		}

@@ -60,7 +60,7 @@ func (r *Runner) Run(ctx context.Context) {
 
 // follow has a monitor probe a container if it runs, and ends that of an earlier run.
 func (r *Runner) follow(ctx context.Context, monitors *sync.WaitGroup, c core.Container) {
-	runs := c.State == core.ContainerRunning || c.State == core.ContainerPaused
+	runs := c.State.Live()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if old, ok := r.running[c.ID]; ok {

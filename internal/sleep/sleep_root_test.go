@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -18,6 +17,7 @@ import (
 	"github.com/longshore/longshore/internal/keeper/keepertest"
 	"github.com/longshore/longshore/internal/roottest"
 	"github.com/longshore/longshore/internal/sleep"
+	"github.com/longshore/longshore/internal/sleep/sleeptest"
 )
 
 // bed is a Sleeper with a program in a cgroup.
@@ -29,8 +29,7 @@ type bed struct {
 	holder *keepertest.Holder
 	s      *sleep.Sleeper
 	cmd    *exec.Cmd
-	in     io.Writer
-	out    *bufio.Reader
+	addr   string
 }
 
 const id = core.ID("c1")
@@ -56,15 +55,10 @@ func newBed(t *testing.T, program ...string) *bed {
 	}
 	b.cmd = exec.CommandContext(context.WithoutCancel(t.Context()), "/bin/sh", append([]string{"-c", join + `exec "$@"`, "sh"}, program...)...)
 	b.cmd.Stderr = os.Stderr
-	in, err := b.cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
 	out, err := b.cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.in, b.out = in, bufio.NewReader(out)
 	if err := b.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -74,6 +68,10 @@ func newBed(t *testing.T, program ...string) *bed {
 		_ = b.cmd.Wait()
 		_ = b.s.Forget(context.Background(), id)
 	})
+	if b.addr, err = bufio.NewReader(out).ReadString('\n'); err != nil {
+		t.Fatalf("the program's address: %v", err)
+	}
+	b.addr = strings.TrimSpace(b.addr)
 	return b
 }
 
@@ -85,23 +83,14 @@ func (b *bed) agent() {
 	})
 }
 
-// line reads a line of the program's output.
-func (b *bed) line() string {
-	b.t.Helper()
-	s, err := b.out.ReadString('\n')
-	if err != nil {
-		b.t.Fatalf("the program's output: %v", err)
-	}
-	return strings.TrimSpace(s)
-}
-
 // request has the program answer.
 func (b *bed) request(word string) string {
 	b.t.Helper()
-	if _, err := fmt.Fprintln(b.in, word); err != nil {
+	answer, err := sleeptest.Ask(b.t.Context(), b.addr, word)
+	if err != nil {
 		b.t.Fatal(err)
 	}
-	return b.line()
+	return answer
 }
 
 func (b *bed) sleep() core.Slept {
@@ -140,10 +129,10 @@ func (b *bed) anonymous() (n uint64) {
 
 func TestMemoryComesBack(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
-		b := newBed(t, os.Args[0], workArg)
-		sum := b.line()
+		b := newBed(t, os.Args[0], sleeptest.WorkArg, "127.0.0.1:0", "48")
+		sum := b.request(sleeptest.Sum)
 		awake := b.anonymous()
-		for _, word := range []string{"sum", "touch", "drop", "move", "fork", "new", "sum"} {
+		for _, word := range []string{sleeptest.Sum, sleeptest.Touch, sleeptest.Drop, sleeptest.Move, sleeptest.Fork, sleeptest.New, sleeptest.Dirty, sleeptest.Sum} {
 			slept := b.sleep()
 			if asleep := b.anonymous(); asleep*10 > awake {
 				t.Errorf("asleep it has %d of %d bytes, %+v", asleep, awake, slept)
@@ -151,19 +140,12 @@ func TestMemoryComesBack(t *testing.T) {
 			done := b.wake()
 			got := b.request(word)
 			switch word {
-			case "sum":
-				if got != sum {
-					t.Errorf("after a sleep the memory has the sum %s, want %s", got, sum)
-				}
-			case "drop", "new":
+			case sleeptest.Drop, sleeptest.New, sleeptest.Dirty:
 				sum = got
-			case "move":
+			case sleeptest.Touch:
+			default:
 				if got != sum {
-					t.Errorf("after a move the memory has the sum %s, want %s", got, sum)
-				}
-			case "fork":
-				if got != "0 <nil>" {
-					t.Errorf("a child: %s", got)
+					t.Errorf("%s after a sleep: %s, want %s", word, got, sum)
 				}
 			}
 			w := <-done
@@ -171,7 +153,7 @@ func TestMemoryComesBack(t *testing.T) {
 			if w.Err != nil {
 				t.Error(w.Err)
 			}
-			if got := b.request("sum"); got != sum {
+			if got := b.request(sleeptest.Sum); got != sum {
 				t.Errorf("after %q the memory has the sum %s, want %s", word, got, sum)
 			}
 		}

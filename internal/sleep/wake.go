@@ -11,8 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/sleep/ledger"
 	"github.com/longshore/longshore/internal/sleep/pages"
@@ -46,6 +44,13 @@ func (s *Sleeper) Wake(ctx context.Context, id core.ID, cgroup core.CgroupRef, d
 	}
 	if err != nil {
 		return err
+	}
+	if phase == ledger.In {
+		if err := errors.Join(s.o.Cgroups.Freeze(ctx, cgroup, false), s.Forget(ctx, id)); err != nil {
+			return err
+		}
+		done(core.Woken{})
+		return nil
 	}
 	w := &waking{s: s, id: id, cgroup: cgroup, done: done, since: time.Now(), ended: make(chan struct{})}
 	if err := w.connect(ctx); err != nil {
@@ -143,13 +148,9 @@ func (w *waking) start(ctx context.Context) error {
 		return fmt.Errorf("the memory of the container: %w", errors.Join(core.ErrMemoryLost, err))
 	}
 	defer f.close()
-	data, err := io.ReadAll(f.index)
+	x, err := readIndex(f.index)
 	if err != nil {
 		return err
-	}
-	x, err := ledger.Decode(data)
-	if err != nil {
-		return fmt.Errorf("%w: %w", core.ErrMemoryLost, err)
 	}
 	if _, err := f.index.Seek(0, io.SeekStart); err != nil {
 		return err
@@ -271,4 +272,42 @@ func (w *waking) end() {
 	})
 }
 
-var _ = unix.ESRCH
+// Stage implements core.Sleeper.
+func (s *Sleeper) Stage(ctx context.Context, id core.ID) (core.SleepStage, error) {
+	phase, err := s.phase(id)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return core.StageNone, nil
+	case err != nil:
+		return 0, fmt.Errorf("%w: %w", core.ErrMemoryLost, err)
+	case phase == ledger.In, phase == ledger.Copying:
+		return core.StageAwake, nil
+	case phase == ledger.Waking:
+		return core.StageWaking, nil
+	}
+	f, err := s.open(id, os.O_RDONLY)
+	if err != nil {
+		return 0, fmt.Errorf("%w: %w", core.ErrMemoryLost, err)
+	}
+	defer f.close()
+	x, err := readIndex(f.index)
+	if err != nil {
+		return 0, err
+	}
+	files, err := s.held(ctx, id, len(x.Spaces))
+	closeFiles(files)
+	return core.StageAsleep, err
+}
+
+// readIndex reads the index of a container's pages.
+func readIndex(f *os.File) (*ledger.Index, error) {
+	data, err := io.ReadAll(f)
+	if err != nil {
+		return nil, err
+	}
+	x, err := ledger.Decode(data)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", core.ErrMemoryLost, err)
+	}
+	return x, nil
+}

@@ -94,7 +94,7 @@ func (s *Service) startable(ctx context.Context, c core.Container) error {
 		case err != nil:
 			return err
 		}
-		if c.State != core.ContainerRunning && c.State != core.ContainerPaused {
+		if !c.State.Live() {
 			return fmt.Errorf("it needs container %s, which is %s; start that one first: %w", c.Name(), c.State, errdefs.ErrFailedPrecondition)
 		}
 	}

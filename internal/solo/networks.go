@@ -36,7 +36,7 @@ type Member struct {
 
 // Running reports whether the member's names resolve.
 func (m Member) Running() bool {
-	return m.Sandbox.State == core.SandboxReady && (m.Container.State == core.ContainerRunning || m.Container.State == core.ContainerPaused)
+	return m.Sandbox.State == core.SandboxReady && m.Container.State.Live()
 }
 
 // Addrs returns the member's addresses on a network.

@@ -165,7 +165,7 @@ func (s *Service) Remove(ctx context.Context, c core.Container, opts Removal) er
 	if c, err = s.own.Container(ctx, c.ID); err != nil {
 		return err
 	}
-	if c.State == core.ContainerRunning || c.State == core.ContainerPaused || c.Restarting() {
+	if c.State.Live() || c.Restarting() {
 		return fmt.Errorf("remove %s: it is %s, stop it first or use --force: %w", c.Key, c.State, errdefs.ErrFailedPrecondition)
 	}
 	return s.remove(ctx, c, opts)

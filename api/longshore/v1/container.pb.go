@@ -161,7 +161,7 @@ type Container struct {
 	Owner         string                 `protobuf:"bytes,2,opt,name=owner,proto3" json:"owner,omitempty"`
 	Key           string                 `protobuf:"bytes,3,opt,name=key,proto3" json:"key,omitempty"`
 	Sandbox       string                 `protobuf:"bytes,4,opt,name=sandbox,proto3" json:"sandbox,omitempty"` // ID
-	State         string                 `protobuf:"bytes,5,opt,name=state,proto3" json:"state,omitempty"`     // creating, created, running, paused, exited; restarting: its restart policy will start it again
+	State         string                 `protobuf:"bytes,5,opt,name=state,proto3" json:"state,omitempty"`     // creating, created, running, paused, asleep, exited; restarting: its restart policy will start it again
 	Image         string                 `protobuf:"bytes,6,opt,name=image,proto3" json:"image,omitempty"`     // a name where one is known, else the ID
 	ImageId       string                 `protobuf:"bytes,7,opt,name=image_id,json=imageId,proto3" json:"image_id,omitempty"`
 	Command       []string               `protobuf:"bytes,8,rep,name=command,proto3" json:"command,omitempty"`
@@ -183,6 +183,7 @@ type Container struct {
 	SizeImage     *uint64                `protobuf:"varint,33,opt,name=size_image,json=sizeImage,proto3,oneof" json:"size_image,omitempty"` // bytes of its image, unpacked where known; only where asked for
 	Health        string                 `protobuf:"bytes,40,opt,name=health,proto3" json:"health,omitempty"`                               // starting, healthy, unhealthy; "": it has no health check
 	Restarts      uint32                 `protobuf:"varint,41,opt,name=restarts,proto3" json:"restarts,omitempty"`                          // by its restart policy, since it was started by hand
+	Rest          *Rest                  `protobuf:"bytes,42,opt,name=rest,proto3" json:"rest,omitempty"`                                   // its sleep, or its last one
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -399,6 +400,199 @@ func (x *Container) GetRestarts() uint32 {
 	return 0
 }
 
+func (x *Container) GetRest() *Rest {
+	if x != nil {
+		return x.Rest
+	}
+	return nil
+}
+
+// Rest is a container's sleep, or its last one.
+type Rest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Phase         string                 `protobuf:"bytes,1,opt,name=phase,proto3" json:"phase,omitempty"`                                 // falling, asleep, waking; "": all of its memory is back
+	Since         *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=since,proto3" json:"since,omitempty"`                                 // when it fell asleep
+	GivenBytes    uint64                 `protobuf:"varint,3,opt,name=given_bytes,json=givenBytes,proto3" json:"given_bytes,omitempty"`    // memory that it gave back
+	StoredBytes   uint64                 `protobuf:"varint,4,opt,name=stored_bytes,json=storedBytes,proto3" json:"stored_bytes,omitempty"` // in the file
+	Processes     uint32                 `protobuf:"varint,5,opt,name=processes,proto3" json:"processes,omitempty"`
+	Resident      []*Resident            `protobuf:"bytes,6,rep,name=resident,proto3" json:"resident,omitempty"`
+	Woken         *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=woken,proto3" json:"woken,omitempty"`
+	By            string                 `protobuf:"bytes,8,opt,name=by,proto3" json:"by,omitempty"`          // why it woke
+	Faults        uint64                 `protobuf:"varint,9,opt,name=faults,proto3" json:"faults,omitempty"` // accesses that waited for memory, once all of it is back
+	Pages         uint64                 `protobuf:"varint,10,opt,name=pages,proto3" json:"pages,omitempty"`  // that were brought back
+	Back          *durationpb.Duration   `protobuf:"bytes,11,opt,name=back,proto3" json:"back,omitempty"`     // from the wake until all memory was back
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Rest) Reset() {
+	*x = Rest{}
+	mi := &file_longshore_v1_container_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Rest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Rest) ProtoMessage() {}
+
+func (x *Rest) ProtoReflect() protoreflect.Message {
+	mi := &file_longshore_v1_container_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Rest.ProtoReflect.Descriptor instead.
+func (*Rest) Descriptor() ([]byte, []int) {
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Rest) GetPhase() string {
+	if x != nil {
+		return x.Phase
+	}
+	return ""
+}
+
+func (x *Rest) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *Rest) GetGivenBytes() uint64 {
+	if x != nil {
+		return x.GivenBytes
+	}
+	return 0
+}
+
+func (x *Rest) GetStoredBytes() uint64 {
+	if x != nil {
+		return x.StoredBytes
+	}
+	return 0
+}
+
+func (x *Rest) GetProcesses() uint32 {
+	if x != nil {
+		return x.Processes
+	}
+	return 0
+}
+
+func (x *Rest) GetResident() []*Resident {
+	if x != nil {
+		return x.Resident
+	}
+	return nil
+}
+
+func (x *Rest) GetWoken() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Woken
+	}
+	return nil
+}
+
+func (x *Rest) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *Rest) GetFaults() uint64 {
+	if x != nil {
+		return x.Faults
+	}
+	return 0
+}
+
+func (x *Rest) GetPages() uint64 {
+	if x != nil {
+		return x.Pages
+	}
+	return 0
+}
+
+func (x *Rest) GetBack() *durationpb.Duration {
+	if x != nil {
+		return x.Back
+	}
+	return nil
+}
+
+// Resident is memory that a sleeping container keeps.
+type Resident struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Pid           int32                  `protobuf:"varint,1,opt,name=pid,proto3" json:"pid,omitempty"`
+	Why           string                 `protobuf:"bytes,2,opt,name=why,proto3" json:"why,omitempty"`
+	Bytes         uint64                 `protobuf:"varint,3,opt,name=bytes,proto3" json:"bytes,omitempty"` // 0: all of the process
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Resident) Reset() {
+	*x = Resident{}
+	mi := &file_longshore_v1_container_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Resident) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Resident) ProtoMessage() {}
+
+func (x *Resident) ProtoReflect() protoreflect.Message {
+	mi := &file_longshore_v1_container_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Resident.ProtoReflect.Descriptor instead.
+func (*Resident) Descriptor() ([]byte, []int) {
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Resident) GetPid() int32 {
+	if x != nil {
+		return x.Pid
+	}
+	return 0
+}
+
+func (x *Resident) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
+func (x *Resident) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
 type Port struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Protocol  string                 `protobuf:"bytes,1,opt,name=protocol,proto3" json:"protocol,omitempty"`           // tcp, udp, sctp
@@ -413,7 +607,7 @@ type Port struct {
 
 func (x *Port) Reset() {
 	*x = Port{}
-	mi := &file_longshore_v1_container_proto_msgTypes[2]
+	mi := &file_longshore_v1_container_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -425,7 +619,7 @@ func (x *Port) String() string {
 func (*Port) ProtoMessage() {}
 
 func (x *Port) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[2]
+	mi := &file_longshore_v1_container_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -438,7 +632,7 @@ func (x *Port) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Port.ProtoReflect.Descriptor instead.
 func (*Port) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{2}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Port) GetProtocol() string {
@@ -501,7 +695,7 @@ type Autopsy struct {
 
 func (x *Autopsy) Reset() {
 	*x = Autopsy{}
-	mi := &file_longshore_v1_container_proto_msgTypes[3]
+	mi := &file_longshore_v1_container_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -513,7 +707,7 @@ func (x *Autopsy) String() string {
 func (*Autopsy) ProtoMessage() {}
 
 func (x *Autopsy) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[3]
+	mi := &file_longshore_v1_container_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -526,7 +720,7 @@ func (x *Autopsy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Autopsy.ProtoReflect.Descriptor instead.
 func (*Autopsy) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{3}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Autopsy) GetStatus() int32 {
@@ -653,7 +847,7 @@ type Oom struct {
 
 func (x *Oom) Reset() {
 	*x = Oom{}
-	mi := &file_longshore_v1_container_proto_msgTypes[4]
+	mi := &file_longshore_v1_container_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -665,7 +859,7 @@ func (x *Oom) String() string {
 func (*Oom) ProtoMessage() {}
 
 func (x *Oom) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[4]
+	mi := &file_longshore_v1_container_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -678,7 +872,7 @@ func (x *Oom) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Oom.ProtoReflect.Descriptor instead.
 func (*Oom) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{4}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Oom) GetLevel() string {
@@ -722,7 +916,7 @@ type Asked struct {
 
 func (x *Asked) Reset() {
 	*x = Asked{}
-	mi := &file_longshore_v1_container_proto_msgTypes[5]
+	mi := &file_longshore_v1_container_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -734,7 +928,7 @@ func (x *Asked) String() string {
 func (*Asked) ProtoMessage() {}
 
 func (x *Asked) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[5]
+	mi := &file_longshore_v1_container_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -747,7 +941,7 @@ func (x *Asked) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Asked.ProtoReflect.Descriptor instead.
 func (*Asked) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{5}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Asked) GetOwner() string {
@@ -795,7 +989,7 @@ type ListSandboxesRequest struct {
 
 func (x *ListSandboxesRequest) Reset() {
 	*x = ListSandboxesRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[6]
+	mi := &file_longshore_v1_container_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -807,7 +1001,7 @@ func (x *ListSandboxesRequest) String() string {
 func (*ListSandboxesRequest) ProtoMessage() {}
 
 func (x *ListSandboxesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[6]
+	mi := &file_longshore_v1_container_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -820,7 +1014,7 @@ func (x *ListSandboxesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSandboxesRequest.ProtoReflect.Descriptor instead.
 func (*ListSandboxesRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{6}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ListSandboxesRequest) GetOwner() string {
@@ -846,7 +1040,7 @@ type ListSandboxesResponse struct {
 
 func (x *ListSandboxesResponse) Reset() {
 	*x = ListSandboxesResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[7]
+	mi := &file_longshore_v1_container_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -858,7 +1052,7 @@ func (x *ListSandboxesResponse) String() string {
 func (*ListSandboxesResponse) ProtoMessage() {}
 
 func (x *ListSandboxesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[7]
+	mi := &file_longshore_v1_container_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -871,7 +1065,7 @@ func (x *ListSandboxesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSandboxesResponse.ProtoReflect.Descriptor instead.
 func (*ListSandboxesResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{7}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ListSandboxesResponse) GetSandboxes() []*Sandbox {
@@ -894,7 +1088,7 @@ type ListContainersRequest struct {
 
 func (x *ListContainersRequest) Reset() {
 	*x = ListContainersRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[8]
+	mi := &file_longshore_v1_container_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -906,7 +1100,7 @@ func (x *ListContainersRequest) String() string {
 func (*ListContainersRequest) ProtoMessage() {}
 
 func (x *ListContainersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[8]
+	mi := &file_longshore_v1_container_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -919,7 +1113,7 @@ func (x *ListContainersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListContainersRequest.ProtoReflect.Descriptor instead.
 func (*ListContainersRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{8}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ListContainersRequest) GetOwner() string {
@@ -966,7 +1160,7 @@ type ListContainersResponse struct {
 
 func (x *ListContainersResponse) Reset() {
 	*x = ListContainersResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[9]
+	mi := &file_longshore_v1_container_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -978,7 +1172,7 @@ func (x *ListContainersResponse) String() string {
 func (*ListContainersResponse) ProtoMessage() {}
 
 func (x *ListContainersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[9]
+	mi := &file_longshore_v1_container_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -991,7 +1185,7 @@ func (x *ListContainersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListContainersResponse.ProtoReflect.Descriptor instead.
 func (*ListContainersResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{9}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ListContainersResponse) GetContainers() []*Container {
@@ -1013,7 +1207,7 @@ type InspectRequest struct {
 
 func (x *InspectRequest) Reset() {
 	*x = InspectRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[10]
+	mi := &file_longshore_v1_container_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1025,7 +1219,7 @@ func (x *InspectRequest) String() string {
 func (*InspectRequest) ProtoMessage() {}
 
 func (x *InspectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[10]
+	mi := &file_longshore_v1_container_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1038,7 +1232,7 @@ func (x *InspectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectRequest.ProtoReflect.Descriptor instead.
 func (*InspectRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{10}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *InspectRequest) GetName() string {
@@ -1065,7 +1259,7 @@ type InspectResponse struct {
 
 func (x *InspectResponse) Reset() {
 	*x = InspectResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[11]
+	mi := &file_longshore_v1_container_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1077,7 +1271,7 @@ func (x *InspectResponse) String() string {
 func (*InspectResponse) ProtoMessage() {}
 
 func (x *InspectResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[11]
+	mi := &file_longshore_v1_container_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1090,7 +1284,7 @@ func (x *InspectResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectResponse.ProtoReflect.Descriptor instead.
 func (*InspectResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{11}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *InspectResponse) GetKind() string {
@@ -1116,7 +1310,7 @@ type WhyRequest struct {
 
 func (x *WhyRequest) Reset() {
 	*x = WhyRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[12]
+	mi := &file_longshore_v1_container_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1128,7 +1322,7 @@ func (x *WhyRequest) String() string {
 func (*WhyRequest) ProtoMessage() {}
 
 func (x *WhyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[12]
+	mi := &file_longshore_v1_container_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1141,7 +1335,7 @@ func (x *WhyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyRequest.ProtoReflect.Descriptor instead.
 func (*WhyRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{12}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *WhyRequest) GetName() string {
@@ -1170,7 +1364,7 @@ type WhyResponse struct {
 
 func (x *WhyResponse) Reset() {
 	*x = WhyResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[13]
+	mi := &file_longshore_v1_container_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1182,7 +1376,7 @@ func (x *WhyResponse) String() string {
 func (*WhyResponse) ProtoMessage() {}
 
 func (x *WhyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[13]
+	mi := &file_longshore_v1_container_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1195,7 +1389,7 @@ func (x *WhyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyResponse.ProtoReflect.Descriptor instead.
 func (*WhyResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{13}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *WhyResponse) GetContainer() *Container {
@@ -1250,7 +1444,7 @@ type StartPart struct {
 
 func (x *StartPart) Reset() {
 	*x = StartPart{}
-	mi := &file_longshore_v1_container_proto_msgTypes[14]
+	mi := &file_longshore_v1_container_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1262,7 +1456,7 @@ func (x *StartPart) String() string {
 func (*StartPart) ProtoMessage() {}
 
 func (x *StartPart) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[14]
+	mi := &file_longshore_v1_container_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1275,7 +1469,7 @@ func (x *StartPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartPart.ProtoReflect.Descriptor instead.
 func (*StartPart) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{14}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *StartPart) GetVerb() string {
@@ -1323,7 +1517,7 @@ type StartStage struct {
 
 func (x *StartStage) Reset() {
 	*x = StartStage{}
-	mi := &file_longshore_v1_container_proto_msgTypes[15]
+	mi := &file_longshore_v1_container_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1335,7 +1529,7 @@ func (x *StartStage) String() string {
 func (*StartStage) ProtoMessage() {}
 
 func (x *StartStage) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[15]
+	mi := &file_longshore_v1_container_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1348,7 +1542,7 @@ func (x *StartStage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartStage.ProtoReflect.Descriptor instead.
 func (*StartStage) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{15}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *StartStage) GetName() string {
@@ -1378,7 +1572,7 @@ type Process struct {
 
 func (x *Process) Reset() {
 	*x = Process{}
-	mi := &file_longshore_v1_container_proto_msgTypes[16]
+	mi := &file_longshore_v1_container_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1390,7 +1584,7 @@ func (x *Process) String() string {
 func (*Process) ProtoMessage() {}
 
 func (x *Process) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[16]
+	mi := &file_longshore_v1_container_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1403,7 +1597,7 @@ func (x *Process) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Process.ProtoReflect.Descriptor instead.
 func (*Process) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{16}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Process) GetId() string {
@@ -1541,7 +1735,7 @@ type CreateRequest struct {
 
 func (x *CreateRequest) Reset() {
 	*x = CreateRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[17]
+	mi := &file_longshore_v1_container_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1553,7 +1747,7 @@ func (x *CreateRequest) String() string {
 func (*CreateRequest) ProtoMessage() {}
 
 func (x *CreateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[17]
+	mi := &file_longshore_v1_container_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1566,7 +1760,7 @@ func (x *CreateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateRequest.ProtoReflect.Descriptor instead.
 func (*CreateRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{17}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *CreateRequest) GetName() string {
@@ -2203,7 +2397,7 @@ type DeviceLimit struct {
 
 func (x *DeviceLimit) Reset() {
 	*x = DeviceLimit{}
-	mi := &file_longshore_v1_container_proto_msgTypes[18]
+	mi := &file_longshore_v1_container_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2215,7 +2409,7 @@ func (x *DeviceLimit) String() string {
 func (*DeviceLimit) ProtoMessage() {}
 
 func (x *DeviceLimit) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[18]
+	mi := &file_longshore_v1_container_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2228,7 +2422,7 @@ func (x *DeviceLimit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeviceLimit.ProtoReflect.Descriptor instead.
 func (*DeviceLimit) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{18}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *DeviceLimit) GetPath() string {
@@ -2260,7 +2454,7 @@ type HealthCheck struct {
 
 func (x *HealthCheck) Reset() {
 	*x = HealthCheck{}
-	mi := &file_longshore_v1_container_proto_msgTypes[19]
+	mi := &file_longshore_v1_container_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2272,7 +2466,7 @@ func (x *HealthCheck) String() string {
 func (*HealthCheck) ProtoMessage() {}
 
 func (x *HealthCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[19]
+	mi := &file_longshore_v1_container_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2285,7 +2479,7 @@ func (x *HealthCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthCheck.ProtoReflect.Descriptor instead.
 func (*HealthCheck) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{19}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *HealthCheck) GetTest() []string {
@@ -2339,7 +2533,7 @@ type DiffRequest struct {
 
 func (x *DiffRequest) Reset() {
 	*x = DiffRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[20]
+	mi := &file_longshore_v1_container_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2351,7 +2545,7 @@ func (x *DiffRequest) String() string {
 func (*DiffRequest) ProtoMessage() {}
 
 func (x *DiffRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[20]
+	mi := &file_longshore_v1_container_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2364,7 +2558,7 @@ func (x *DiffRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiffRequest.ProtoReflect.Descriptor instead.
 func (*DiffRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{20}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *DiffRequest) GetName() string {
@@ -2383,7 +2577,7 @@ type DiffResponse struct {
 
 func (x *DiffResponse) Reset() {
 	*x = DiffResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[21]
+	mi := &file_longshore_v1_container_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2395,7 +2589,7 @@ func (x *DiffResponse) String() string {
 func (*DiffResponse) ProtoMessage() {}
 
 func (x *DiffResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[21]
+	mi := &file_longshore_v1_container_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2408,7 +2602,7 @@ func (x *DiffResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiffResponse.ProtoReflect.Descriptor instead.
 func (*DiffResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{21}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *DiffResponse) GetChanges() []*Change {
@@ -2429,7 +2623,7 @@ type Change struct {
 
 func (x *Change) Reset() {
 	*x = Change{}
-	mi := &file_longshore_v1_container_proto_msgTypes[22]
+	mi := &file_longshore_v1_container_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2441,7 +2635,7 @@ func (x *Change) String() string {
 func (*Change) ProtoMessage() {}
 
 func (x *Change) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[22]
+	mi := &file_longshore_v1_container_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2454,7 +2648,7 @@ func (x *Change) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Change.ProtoReflect.Descriptor instead.
 func (*Change) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{22}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Change) GetPath() string {
@@ -2485,7 +2679,7 @@ type CommitRequest struct {
 
 func (x *CommitRequest) Reset() {
 	*x = CommitRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[23]
+	mi := &file_longshore_v1_container_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2497,7 +2691,7 @@ func (x *CommitRequest) String() string {
 func (*CommitRequest) ProtoMessage() {}
 
 func (x *CommitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[23]
+	mi := &file_longshore_v1_container_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2510,7 +2704,7 @@ func (x *CommitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitRequest.ProtoReflect.Descriptor instead.
 func (*CommitRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{23}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *CommitRequest) GetName() string {
@@ -2564,7 +2758,7 @@ type CommitResponse struct {
 
 func (x *CommitResponse) Reset() {
 	*x = CommitResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[24]
+	mi := &file_longshore_v1_container_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2576,7 +2770,7 @@ func (x *CommitResponse) String() string {
 func (*CommitResponse) ProtoMessage() {}
 
 func (x *CommitResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[24]
+	mi := &file_longshore_v1_container_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2589,7 +2783,7 @@ func (x *CommitResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitResponse.ProtoReflect.Descriptor instead.
 func (*CommitResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{24}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *CommitResponse) GetId() string {
@@ -2612,7 +2806,7 @@ type CopyOutRequest struct {
 
 func (x *CopyOutRequest) Reset() {
 	*x = CopyOutRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[25]
+	mi := &file_longshore_v1_container_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2624,7 +2818,7 @@ func (x *CopyOutRequest) String() string {
 func (*CopyOutRequest) ProtoMessage() {}
 
 func (x *CopyOutRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[25]
+	mi := &file_longshore_v1_container_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2637,7 +2831,7 @@ func (x *CopyOutRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyOutRequest.ProtoReflect.Descriptor instead.
 func (*CopyOutRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{25}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *CopyOutRequest) GetName() string {
@@ -2687,7 +2881,7 @@ type CopySource struct {
 
 func (x *CopySource) Reset() {
 	*x = CopySource{}
-	mi := &file_longshore_v1_container_proto_msgTypes[26]
+	mi := &file_longshore_v1_container_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2699,7 +2893,7 @@ func (x *CopySource) String() string {
 func (*CopySource) ProtoMessage() {}
 
 func (x *CopySource) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[26]
+	mi := &file_longshore_v1_container_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2712,7 +2906,7 @@ func (x *CopySource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopySource.ProtoReflect.Descriptor instead.
 func (*CopySource) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{26}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *CopySource) GetName() string {
@@ -2746,7 +2940,7 @@ type CopyOutResponse struct {
 
 func (x *CopyOutResponse) Reset() {
 	*x = CopyOutResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[27]
+	mi := &file_longshore_v1_container_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2758,7 +2952,7 @@ func (x *CopyOutResponse) String() string {
 func (*CopyOutResponse) ProtoMessage() {}
 
 func (x *CopyOutResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[27]
+	mi := &file_longshore_v1_container_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2771,7 +2965,7 @@ func (x *CopyOutResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyOutResponse.ProtoReflect.Descriptor instead.
 func (*CopyOutResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{27}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *CopyOutResponse) GetSource() *CopySource {
@@ -2798,7 +2992,7 @@ type CopyInRequest struct {
 
 func (x *CopyInRequest) Reset() {
 	*x = CopyInRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[28]
+	mi := &file_longshore_v1_container_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2810,7 +3004,7 @@ func (x *CopyInRequest) String() string {
 func (*CopyInRequest) ProtoMessage() {}
 
 func (x *CopyInRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[28]
+	mi := &file_longshore_v1_container_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2823,7 +3017,7 @@ func (x *CopyInRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyInRequest.ProtoReflect.Descriptor instead.
 func (*CopyInRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{28}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *CopyInRequest) GetTo() *CopyTo {
@@ -2853,7 +3047,7 @@ type CopyTo struct {
 
 func (x *CopyTo) Reset() {
 	*x = CopyTo{}
-	mi := &file_longshore_v1_container_proto_msgTypes[29]
+	mi := &file_longshore_v1_container_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2865,7 +3059,7 @@ func (x *CopyTo) String() string {
 func (*CopyTo) ProtoMessage() {}
 
 func (x *CopyTo) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[29]
+	mi := &file_longshore_v1_container_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2878,7 +3072,7 @@ func (x *CopyTo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyTo.ProtoReflect.Descriptor instead.
 func (*CopyTo) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{29}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *CopyTo) GetName() string {
@@ -2924,7 +3118,7 @@ type CopyInResponse struct {
 
 func (x *CopyInResponse) Reset() {
 	*x = CopyInResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[30]
+	mi := &file_longshore_v1_container_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2936,7 +3130,7 @@ func (x *CopyInResponse) String() string {
 func (*CopyInResponse) ProtoMessage() {}
 
 func (x *CopyInResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[30]
+	mi := &file_longshore_v1_container_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2949,7 +3143,7 @@ func (x *CopyInResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyInResponse.ProtoReflect.Descriptor instead.
 func (*CopyInResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{30}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{32}
 }
 
 // Tmpfs is a file system in memory.
@@ -2963,7 +3157,7 @@ type Tmpfs struct {
 
 func (x *Tmpfs) Reset() {
 	*x = Tmpfs{}
-	mi := &file_longshore_v1_container_proto_msgTypes[31]
+	mi := &file_longshore_v1_container_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2975,7 +3169,7 @@ func (x *Tmpfs) String() string {
 func (*Tmpfs) ProtoMessage() {}
 
 func (x *Tmpfs) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[31]
+	mi := &file_longshore_v1_container_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2988,7 +3182,7 @@ func (x *Tmpfs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tmpfs.ProtoReflect.Descriptor instead.
 func (*Tmpfs) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{31}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Tmpfs) GetTarget() string {
@@ -3016,7 +3210,7 @@ type Dns struct {
 
 func (x *Dns) Reset() {
 	*x = Dns{}
-	mi := &file_longshore_v1_container_proto_msgTypes[32]
+	mi := &file_longshore_v1_container_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3028,7 +3222,7 @@ func (x *Dns) String() string {
 func (*Dns) ProtoMessage() {}
 
 func (x *Dns) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[32]
+	mi := &file_longshore_v1_container_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3041,7 +3235,7 @@ func (x *Dns) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Dns.ProtoReflect.Descriptor instead.
 func (*Dns) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{32}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Dns) GetServers() []string {
@@ -3075,7 +3269,7 @@ type Size struct {
 
 func (x *Size) Reset() {
 	*x = Size{}
-	mi := &file_longshore_v1_container_proto_msgTypes[33]
+	mi := &file_longshore_v1_container_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3087,7 +3281,7 @@ func (x *Size) String() string {
 func (*Size) ProtoMessage() {}
 
 func (x *Size) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[33]
+	mi := &file_longshore_v1_container_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3100,7 +3294,7 @@ func (x *Size) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Size.ProtoReflect.Descriptor instead.
 func (*Size) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{33}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Size) GetCols() uint32 {
@@ -3140,7 +3334,7 @@ type Mount struct {
 
 func (x *Mount) Reset() {
 	*x = Mount{}
-	mi := &file_longshore_v1_container_proto_msgTypes[34]
+	mi := &file_longshore_v1_container_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3152,7 +3346,7 @@ func (x *Mount) String() string {
 func (*Mount) ProtoMessage() {}
 
 func (x *Mount) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[34]
+	mi := &file_longshore_v1_container_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3165,7 +3359,7 @@ func (x *Mount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Mount.ProtoReflect.Descriptor instead.
 func (*Mount) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{34}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Mount) GetSource() string {
@@ -3249,7 +3443,7 @@ type ImageMount struct {
 
 func (x *ImageMount) Reset() {
 	*x = ImageMount{}
-	mi := &file_longshore_v1_container_proto_msgTypes[35]
+	mi := &file_longshore_v1_container_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3261,7 +3455,7 @@ func (x *ImageMount) String() string {
 func (*ImageMount) ProtoMessage() {}
 
 func (x *ImageMount) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[35]
+	mi := &file_longshore_v1_container_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3274,7 +3468,7 @@ func (x *ImageMount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImageMount.ProtoReflect.Descriptor instead.
 func (*ImageMount) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{35}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ImageMount) GetImage() string {
@@ -3338,7 +3532,7 @@ type Credentials struct {
 
 func (x *Credentials) Reset() {
 	*x = Credentials{}
-	mi := &file_longshore_v1_container_proto_msgTypes[36]
+	mi := &file_longshore_v1_container_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3350,7 +3544,7 @@ func (x *Credentials) String() string {
 func (*Credentials) ProtoMessage() {}
 
 func (x *Credentials) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[36]
+	mi := &file_longshore_v1_container_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3363,7 +3557,7 @@ func (x *Credentials) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Credentials.ProtoReflect.Descriptor instead.
 func (*Credentials) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{36}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Credentials) GetUsername() string {
@@ -3407,7 +3601,7 @@ type CreateResponse struct {
 
 func (x *CreateResponse) Reset() {
 	*x = CreateResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[37]
+	mi := &file_longshore_v1_container_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3419,7 +3613,7 @@ func (x *CreateResponse) String() string {
 func (*CreateResponse) ProtoMessage() {}
 
 func (x *CreateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[37]
+	mi := &file_longshore_v1_container_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3432,7 +3626,7 @@ func (x *CreateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateResponse.ProtoReflect.Descriptor instead.
 func (*CreateResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{37}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *CreateResponse) GetStep() isCreateResponse_Step {
@@ -3488,7 +3682,7 @@ type Created struct {
 
 func (x *Created) Reset() {
 	*x = Created{}
-	mi := &file_longshore_v1_container_proto_msgTypes[38]
+	mi := &file_longshore_v1_container_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3500,7 +3694,7 @@ func (x *Created) String() string {
 func (*Created) ProtoMessage() {}
 
 func (x *Created) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[38]
+	mi := &file_longshore_v1_container_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3513,7 +3707,7 @@ func (x *Created) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Created.ProtoReflect.Descriptor instead.
 func (*Created) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{38}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Created) GetId() string {
@@ -3556,7 +3750,7 @@ type PullProgress struct {
 
 func (x *PullProgress) Reset() {
 	*x = PullProgress{}
-	mi := &file_longshore_v1_container_proto_msgTypes[39]
+	mi := &file_longshore_v1_container_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3568,7 +3762,7 @@ func (x *PullProgress) String() string {
 func (*PullProgress) ProtoMessage() {}
 
 func (x *PullProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[39]
+	mi := &file_longshore_v1_container_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3581,7 +3775,7 @@ func (x *PullProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PullProgress.ProtoReflect.Descriptor instead.
 func (*PullProgress) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{39}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *PullProgress) GetBlob() string {
@@ -3622,7 +3816,7 @@ type StartRequest struct {
 
 func (x *StartRequest) Reset() {
 	*x = StartRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[40]
+	mi := &file_longshore_v1_container_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3634,7 +3828,7 @@ func (x *StartRequest) String() string {
 func (*StartRequest) ProtoMessage() {}
 
 func (x *StartRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[40]
+	mi := &file_longshore_v1_container_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3647,7 +3841,7 @@ func (x *StartRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartRequest.ProtoReflect.Descriptor instead.
 func (*StartRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{40}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *StartRequest) GetName() string {
@@ -3672,7 +3866,7 @@ type StartResponse struct {
 
 func (x *StartResponse) Reset() {
 	*x = StartResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[41]
+	mi := &file_longshore_v1_container_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3684,7 +3878,7 @@ func (x *StartResponse) String() string {
 func (*StartResponse) ProtoMessage() {}
 
 func (x *StartResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[41]
+	mi := &file_longshore_v1_container_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3697,7 +3891,7 @@ func (x *StartResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartResponse.ProtoReflect.Descriptor instead.
 func (*StartResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{41}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{43}
 }
 
 type RestartRequest struct {
@@ -3711,7 +3905,7 @@ type RestartRequest struct {
 
 func (x *RestartRequest) Reset() {
 	*x = RestartRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[42]
+	mi := &file_longshore_v1_container_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3723,7 +3917,7 @@ func (x *RestartRequest) String() string {
 func (*RestartRequest) ProtoMessage() {}
 
 func (x *RestartRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[42]
+	mi := &file_longshore_v1_container_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3736,7 +3930,7 @@ func (x *RestartRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartRequest.ProtoReflect.Descriptor instead.
 func (*RestartRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{42}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *RestartRequest) GetName() string {
@@ -3768,7 +3962,7 @@ type RestartResponse struct {
 
 func (x *RestartResponse) Reset() {
 	*x = RestartResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[43]
+	mi := &file_longshore_v1_container_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3780,7 +3974,7 @@ func (x *RestartResponse) String() string {
 func (*RestartResponse) ProtoMessage() {}
 
 func (x *RestartResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[43]
+	mi := &file_longshore_v1_container_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3793,7 +3987,7 @@ func (x *RestartResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartResponse.ProtoReflect.Descriptor instead.
 func (*RestartResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{43}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{45}
 }
 
 type StopRequest struct {
@@ -3808,7 +4002,7 @@ type StopRequest struct {
 
 func (x *StopRequest) Reset() {
 	*x = StopRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[44]
+	mi := &file_longshore_v1_container_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3820,7 +4014,7 @@ func (x *StopRequest) String() string {
 func (*StopRequest) ProtoMessage() {}
 
 func (x *StopRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[44]
+	mi := &file_longshore_v1_container_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3833,7 +4027,7 @@ func (x *StopRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopRequest.ProtoReflect.Descriptor instead.
 func (*StopRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{44}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *StopRequest) GetName() string {
@@ -3872,7 +4066,7 @@ type StopResponse struct {
 
 func (x *StopResponse) Reset() {
 	*x = StopResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[45]
+	mi := &file_longshore_v1_container_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3884,7 +4078,7 @@ func (x *StopResponse) String() string {
 func (*StopResponse) ProtoMessage() {}
 
 func (x *StopResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[45]
+	mi := &file_longshore_v1_container_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3897,7 +4091,7 @@ func (x *StopResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopResponse.ProtoReflect.Descriptor instead.
 func (*StopResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{45}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{47}
 }
 
 type KillRequest struct {
@@ -3911,7 +4105,7 @@ type KillRequest struct {
 
 func (x *KillRequest) Reset() {
 	*x = KillRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[46]
+	mi := &file_longshore_v1_container_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3923,7 +4117,7 @@ func (x *KillRequest) String() string {
 func (*KillRequest) ProtoMessage() {}
 
 func (x *KillRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[46]
+	mi := &file_longshore_v1_container_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3936,7 +4130,7 @@ func (x *KillRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KillRequest.ProtoReflect.Descriptor instead.
 func (*KillRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{46}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *KillRequest) GetName() string {
@@ -3968,7 +4162,7 @@ type KillResponse struct {
 
 func (x *KillResponse) Reset() {
 	*x = KillResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[47]
+	mi := &file_longshore_v1_container_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3980,7 +4174,7 @@ func (x *KillResponse) String() string {
 func (*KillResponse) ProtoMessage() {}
 
 func (x *KillResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[47]
+	mi := &file_longshore_v1_container_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3993,7 +4187,7 @@ func (x *KillResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KillResponse.ProtoReflect.Descriptor instead.
 func (*KillResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{47}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{49}
 }
 
 type RenameRequest struct {
@@ -4006,7 +4200,7 @@ type RenameRequest struct {
 
 func (x *RenameRequest) Reset() {
 	*x = RenameRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[48]
+	mi := &file_longshore_v1_container_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4018,7 +4212,7 @@ func (x *RenameRequest) String() string {
 func (*RenameRequest) ProtoMessage() {}
 
 func (x *RenameRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[48]
+	mi := &file_longshore_v1_container_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4031,7 +4225,7 @@ func (x *RenameRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenameRequest.ProtoReflect.Descriptor instead.
 func (*RenameRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{48}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *RenameRequest) GetName() string {
@@ -4056,7 +4250,7 @@ type RenameResponse struct {
 
 func (x *RenameResponse) Reset() {
 	*x = RenameResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[49]
+	mi := &file_longshore_v1_container_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4068,7 +4262,7 @@ func (x *RenameResponse) String() string {
 func (*RenameResponse) ProtoMessage() {}
 
 func (x *RenameResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[49]
+	mi := &file_longshore_v1_container_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4081,7 +4275,7 @@ func (x *RenameResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenameResponse.ProtoReflect.Descriptor instead.
 func (*RenameResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{49}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{51}
 }
 
 // UpdateRequest changes what is not zero.
@@ -4105,7 +4299,7 @@ type UpdateRequest struct {
 
 func (x *UpdateRequest) Reset() {
 	*x = UpdateRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[50]
+	mi := &file_longshore_v1_container_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4117,7 +4311,7 @@ func (x *UpdateRequest) String() string {
 func (*UpdateRequest) ProtoMessage() {}
 
 func (x *UpdateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[50]
+	mi := &file_longshore_v1_container_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4130,7 +4324,7 @@ func (x *UpdateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateRequest.ProtoReflect.Descriptor instead.
 func (*UpdateRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{50}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *UpdateRequest) GetName() string {
@@ -4225,7 +4419,7 @@ type UpdateResponse struct {
 
 func (x *UpdateResponse) Reset() {
 	*x = UpdateResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[51]
+	mi := &file_longshore_v1_container_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4237,7 +4431,7 @@ func (x *UpdateResponse) String() string {
 func (*UpdateResponse) ProtoMessage() {}
 
 func (x *UpdateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[51]
+	mi := &file_longshore_v1_container_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4250,7 +4444,7 @@ func (x *UpdateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateResponse.ProtoReflect.Descriptor instead.
 func (*UpdateResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{51}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{53}
 }
 
 type PauseRequest struct {
@@ -4263,7 +4457,7 @@ type PauseRequest struct {
 
 func (x *PauseRequest) Reset() {
 	*x = PauseRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[52]
+	mi := &file_longshore_v1_container_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4275,7 +4469,7 @@ func (x *PauseRequest) String() string {
 func (*PauseRequest) ProtoMessage() {}
 
 func (x *PauseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[52]
+	mi := &file_longshore_v1_container_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4288,7 +4482,7 @@ func (x *PauseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseRequest.ProtoReflect.Descriptor instead.
 func (*PauseRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{52}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *PauseRequest) GetName() string {
@@ -4313,7 +4507,7 @@ type PauseResponse struct {
 
 func (x *PauseResponse) Reset() {
 	*x = PauseResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[53]
+	mi := &file_longshore_v1_container_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4325,7 +4519,7 @@ func (x *PauseResponse) String() string {
 func (*PauseResponse) ProtoMessage() {}
 
 func (x *PauseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[53]
+	mi := &file_longshore_v1_container_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4338,7 +4532,7 @@ func (x *PauseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseResponse.ProtoReflect.Descriptor instead.
 func (*PauseResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{53}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{55}
 }
 
 type ResumeRequest struct {
@@ -4351,7 +4545,7 @@ type ResumeRequest struct {
 
 func (x *ResumeRequest) Reset() {
 	*x = ResumeRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[54]
+	mi := &file_longshore_v1_container_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4363,7 +4557,7 @@ func (x *ResumeRequest) String() string {
 func (*ResumeRequest) ProtoMessage() {}
 
 func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[54]
+	mi := &file_longshore_v1_container_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4376,7 +4570,7 @@ func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeRequest.ProtoReflect.Descriptor instead.
 func (*ResumeRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{54}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *ResumeRequest) GetName() string {
@@ -4401,7 +4595,7 @@ type ResumeResponse struct {
 
 func (x *ResumeResponse) Reset() {
 	*x = ResumeResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[55]
+	mi := &file_longshore_v1_container_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4413,7 +4607,7 @@ func (x *ResumeResponse) String() string {
 func (*ResumeResponse) ProtoMessage() {}
 
 func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[55]
+	mi := &file_longshore_v1_container_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4426,7 +4620,191 @@ func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeResponse.ProtoReflect.Descriptor instead.
 func (*ResumeResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{55}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{57}
+}
+
+type SleepRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Force         bool                   `protobuf:"varint,2,opt,name=force,proto3" json:"force,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SleepRequest) Reset() {
+	*x = SleepRequest{}
+	mi := &file_longshore_v1_container_proto_msgTypes[58]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SleepRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SleepRequest) ProtoMessage() {}
+
+func (x *SleepRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_longshore_v1_container_proto_msgTypes[58]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SleepRequest.ProtoReflect.Descriptor instead.
+func (*SleepRequest) Descriptor() ([]byte, []int) {
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{58}
+}
+
+func (x *SleepRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *SleepRequest) GetForce() bool {
+	if x != nil {
+		return x.Force
+	}
+	return false
+}
+
+type SleepResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Rest          *Rest                  `protobuf:"bytes,1,opt,name=rest,proto3" json:"rest,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SleepResponse) Reset() {
+	*x = SleepResponse{}
+	mi := &file_longshore_v1_container_proto_msgTypes[59]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SleepResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SleepResponse) ProtoMessage() {}
+
+func (x *SleepResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_longshore_v1_container_proto_msgTypes[59]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SleepResponse.ProtoReflect.Descriptor instead.
+func (*SleepResponse) Descriptor() ([]byte, []int) {
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{59}
+}
+
+func (x *SleepResponse) GetRest() *Rest {
+	if x != nil {
+		return x.Rest
+	}
+	return nil
+}
+
+type WakeRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Force         bool                   `protobuf:"varint,2,opt,name=force,proto3" json:"force,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WakeRequest) Reset() {
+	*x = WakeRequest{}
+	mi := &file_longshore_v1_container_proto_msgTypes[60]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WakeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WakeRequest) ProtoMessage() {}
+
+func (x *WakeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_longshore_v1_container_proto_msgTypes[60]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WakeRequest.ProtoReflect.Descriptor instead.
+func (*WakeRequest) Descriptor() ([]byte, []int) {
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{60}
+}
+
+func (x *WakeRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *WakeRequest) GetForce() bool {
+	if x != nil {
+		return x.Force
+	}
+	return false
+}
+
+type WakeResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WakeResponse) Reset() {
+	*x = WakeResponse{}
+	mi := &file_longshore_v1_container_proto_msgTypes[61]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WakeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WakeResponse) ProtoMessage() {}
+
+func (x *WakeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_longshore_v1_container_proto_msgTypes[61]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WakeResponse.ProtoReflect.Descriptor instead.
+func (*WakeResponse) Descriptor() ([]byte, []int) {
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{61}
 }
 
 type RemoveRequest struct {
@@ -4440,7 +4818,7 @@ type RemoveRequest struct {
 
 func (x *RemoveRequest) Reset() {
 	*x = RemoveRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[56]
+	mi := &file_longshore_v1_container_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4452,7 +4830,7 @@ func (x *RemoveRequest) String() string {
 func (*RemoveRequest) ProtoMessage() {}
 
 func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[56]
+	mi := &file_longshore_v1_container_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4465,7 +4843,7 @@ func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveRequest.ProtoReflect.Descriptor instead.
 func (*RemoveRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{56}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *RemoveRequest) GetName() string {
@@ -4497,7 +4875,7 @@ type RemoveResponse struct {
 
 func (x *RemoveResponse) Reset() {
 	*x = RemoveResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[57]
+	mi := &file_longshore_v1_container_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4509,7 +4887,7 @@ func (x *RemoveResponse) String() string {
 func (*RemoveResponse) ProtoMessage() {}
 
 func (x *RemoveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[57]
+	mi := &file_longshore_v1_container_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4522,7 +4900,7 @@ func (x *RemoveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveResponse.ProtoReflect.Descriptor instead.
 func (*RemoveResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{57}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{63}
 }
 
 type WaitRequest struct {
@@ -4537,7 +4915,7 @@ type WaitRequest struct {
 
 func (x *WaitRequest) Reset() {
 	*x = WaitRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[58]
+	mi := &file_longshore_v1_container_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4549,7 +4927,7 @@ func (x *WaitRequest) String() string {
 func (*WaitRequest) ProtoMessage() {}
 
 func (x *WaitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[58]
+	mi := &file_longshore_v1_container_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4562,7 +4940,7 @@ func (x *WaitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitRequest.ProtoReflect.Descriptor instead.
 func (*WaitRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{58}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *WaitRequest) GetName() string {
@@ -4588,7 +4966,7 @@ type WaitResponse struct {
 
 func (x *WaitResponse) Reset() {
 	*x = WaitResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[59]
+	mi := &file_longshore_v1_container_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4600,7 +4978,7 @@ func (x *WaitResponse) String() string {
 func (*WaitResponse) ProtoMessage() {}
 
 func (x *WaitResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[59]
+	mi := &file_longshore_v1_container_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4613,7 +4991,7 @@ func (x *WaitResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitResponse.ProtoReflect.Descriptor instead.
 func (*WaitResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{59}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *WaitResponse) GetAutopsy() *Autopsy {
@@ -4636,7 +5014,7 @@ type ExecRequest struct {
 
 func (x *ExecRequest) Reset() {
 	*x = ExecRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[60]
+	mi := &file_longshore_v1_container_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4648,7 +5026,7 @@ func (x *ExecRequest) String() string {
 func (*ExecRequest) ProtoMessage() {}
 
 func (x *ExecRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[60]
+	mi := &file_longshore_v1_container_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4661,7 +5039,7 @@ func (x *ExecRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecRequest.ProtoReflect.Descriptor instead.
 func (*ExecRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{60}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *ExecRequest) GetStep() isExecRequest_Step {
@@ -4721,7 +5099,7 @@ type Input struct {
 
 func (x *Input) Reset() {
 	*x = Input{}
-	mi := &file_longshore_v1_container_proto_msgTypes[61]
+	mi := &file_longshore_v1_container_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4733,7 +5111,7 @@ func (x *Input) String() string {
 func (*Input) ProtoMessage() {}
 
 func (x *Input) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[61]
+	mi := &file_longshore_v1_container_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4746,7 +5124,7 @@ func (x *Input) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Input.ProtoReflect.Descriptor instead.
 func (*Input) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{61}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *Input) GetKind() isInput_Kind {
@@ -4836,7 +5214,7 @@ type Output struct {
 
 func (x *Output) Reset() {
 	*x = Output{}
-	mi := &file_longshore_v1_container_proto_msgTypes[62]
+	mi := &file_longshore_v1_container_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4848,7 +5226,7 @@ func (x *Output) String() string {
 func (*Output) ProtoMessage() {}
 
 func (x *Output) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[62]
+	mi := &file_longshore_v1_container_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4861,7 +5239,7 @@ func (x *Output) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Output.ProtoReflect.Descriptor instead.
 func (*Output) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{62}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *Output) GetKind() isOutput_Kind {
@@ -4947,7 +5325,7 @@ type StartFailure struct {
 
 func (x *StartFailure) Reset() {
 	*x = StartFailure{}
-	mi := &file_longshore_v1_container_proto_msgTypes[63]
+	mi := &file_longshore_v1_container_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4959,7 +5337,7 @@ func (x *StartFailure) String() string {
 func (*StartFailure) ProtoMessage() {}
 
 func (x *StartFailure) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[63]
+	mi := &file_longshore_v1_container_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4972,7 +5350,7 @@ func (x *StartFailure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartFailure.ProtoReflect.Descriptor instead.
 func (*StartFailure) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{63}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *StartFailure) GetExitStatus() int32 {
@@ -5001,7 +5379,7 @@ type ExecStart struct {
 
 func (x *ExecStart) Reset() {
 	*x = ExecStart{}
-	mi := &file_longshore_v1_container_proto_msgTypes[64]
+	mi := &file_longshore_v1_container_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5013,7 +5391,7 @@ func (x *ExecStart) String() string {
 func (*ExecStart) ProtoMessage() {}
 
 func (x *ExecStart) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[64]
+	mi := &file_longshore_v1_container_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5026,7 +5404,7 @@ func (x *ExecStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecStart.ProtoReflect.Descriptor instead.
 func (*ExecStart) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{64}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *ExecStart) GetName() string {
@@ -5117,7 +5495,7 @@ type Started struct {
 
 func (x *Started) Reset() {
 	*x = Started{}
-	mi := &file_longshore_v1_container_proto_msgTypes[65]
+	mi := &file_longshore_v1_container_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5129,7 +5507,7 @@ func (x *Started) String() string {
 func (*Started) ProtoMessage() {}
 
 func (x *Started) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[65]
+	mi := &file_longshore_v1_container_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5142,7 +5520,7 @@ func (x *Started) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Started.ProtoReflect.Descriptor instead.
 func (*Started) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{65}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *Started) GetContainer() string {
@@ -5179,7 +5557,7 @@ type AttachRequest struct {
 
 func (x *AttachRequest) Reset() {
 	*x = AttachRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[66]
+	mi := &file_longshore_v1_container_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5191,7 +5569,7 @@ func (x *AttachRequest) String() string {
 func (*AttachRequest) ProtoMessage() {}
 
 func (x *AttachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[66]
+	mi := &file_longshore_v1_container_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5204,7 +5582,7 @@ func (x *AttachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachRequest.ProtoReflect.Descriptor instead.
 func (*AttachRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{66}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *AttachRequest) GetStep() isAttachRequest_Step {
@@ -5261,7 +5639,7 @@ type AttachStart struct {
 
 func (x *AttachStart) Reset() {
 	*x = AttachStart{}
-	mi := &file_longshore_v1_container_proto_msgTypes[67]
+	mi := &file_longshore_v1_container_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5273,7 +5651,7 @@ func (x *AttachStart) String() string {
 func (*AttachStart) ProtoMessage() {}
 
 func (x *AttachStart) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[67]
+	mi := &file_longshore_v1_container_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5286,7 +5664,7 @@ func (x *AttachStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachStart.ProtoReflect.Descriptor instead.
 func (*AttachStart) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{67}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *AttachStart) GetName() string {
@@ -5337,7 +5715,7 @@ type LogsRequest struct {
 
 func (x *LogsRequest) Reset() {
 	*x = LogsRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[68]
+	mi := &file_longshore_v1_container_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5349,7 +5727,7 @@ func (x *LogsRequest) String() string {
 func (*LogsRequest) ProtoMessage() {}
 
 func (x *LogsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[68]
+	mi := &file_longshore_v1_container_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5362,7 +5740,7 @@ func (x *LogsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsRequest.ProtoReflect.Descriptor instead.
 func (*LogsRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{68}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *LogsRequest) GetName() string {
@@ -5413,7 +5791,7 @@ type LogsResponse struct {
 
 func (x *LogsResponse) Reset() {
 	*x = LogsResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[69]
+	mi := &file_longshore_v1_container_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5425,7 +5803,7 @@ func (x *LogsResponse) String() string {
 func (*LogsResponse) ProtoMessage() {}
 
 func (x *LogsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[69]
+	mi := &file_longshore_v1_container_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5438,7 +5816,7 @@ func (x *LogsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsResponse.ProtoReflect.Descriptor instead.
 func (*LogsResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{69}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *LogsResponse) GetAt() *timestamppb.Timestamp {
@@ -5480,7 +5858,7 @@ type StatsRequest struct {
 
 func (x *StatsRequest) Reset() {
 	*x = StatsRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[70]
+	mi := &file_longshore_v1_container_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5492,7 +5870,7 @@ func (x *StatsRequest) String() string {
 func (*StatsRequest) ProtoMessage() {}
 
 func (x *StatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[70]
+	mi := &file_longshore_v1_container_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5505,7 +5883,7 @@ func (x *StatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatsRequest.ProtoReflect.Descriptor instead.
 func (*StatsRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{70}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *StatsRequest) GetNames() []string {
@@ -5532,7 +5910,7 @@ type StatsResponse struct {
 
 func (x *StatsResponse) Reset() {
 	*x = StatsResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[71]
+	mi := &file_longshore_v1_container_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5544,7 +5922,7 @@ func (x *StatsResponse) String() string {
 func (*StatsResponse) ProtoMessage() {}
 
 func (x *StatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[71]
+	mi := &file_longshore_v1_container_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5557,7 +5935,7 @@ func (x *StatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatsResponse.ProtoReflect.Descriptor instead.
 func (*StatsResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{71}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *StatsResponse) GetContainers() []*ContainerStats {
@@ -5596,7 +5974,7 @@ type ContainerStats struct {
 
 func (x *ContainerStats) Reset() {
 	*x = ContainerStats{}
-	mi := &file_longshore_v1_container_proto_msgTypes[72]
+	mi := &file_longshore_v1_container_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5608,7 +5986,7 @@ func (x *ContainerStats) String() string {
 func (*ContainerStats) ProtoMessage() {}
 
 func (x *ContainerStats) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[72]
+	mi := &file_longshore_v1_container_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5621,7 +5999,7 @@ func (x *ContainerStats) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerStats.ProtoReflect.Descriptor instead.
 func (*ContainerStats) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{72}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *ContainerStats) GetId() string {
@@ -5759,7 +6137,7 @@ type TopRequest struct {
 
 func (x *TopRequest) Reset() {
 	*x = TopRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[73]
+	mi := &file_longshore_v1_container_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5771,7 +6149,7 @@ func (x *TopRequest) String() string {
 func (*TopRequest) ProtoMessage() {}
 
 func (x *TopRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[73]
+	mi := &file_longshore_v1_container_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5784,7 +6162,7 @@ func (x *TopRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TopRequest.ProtoReflect.Descriptor instead.
 func (*TopRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{73}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *TopRequest) GetName() string {
@@ -5803,7 +6181,7 @@ type TopResponse struct {
 
 func (x *TopResponse) Reset() {
 	*x = TopResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[74]
+	mi := &file_longshore_v1_container_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5815,7 +6193,7 @@ func (x *TopResponse) String() string {
 func (*TopResponse) ProtoMessage() {}
 
 func (x *TopResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[74]
+	mi := &file_longshore_v1_container_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5828,7 +6206,7 @@ func (x *TopResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TopResponse.ProtoReflect.Descriptor instead.
 func (*TopResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{74}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *TopResponse) GetProcesses() []*ProcessStats {
@@ -5853,7 +6231,7 @@ type ProcessStats struct {
 
 func (x *ProcessStats) Reset() {
 	*x = ProcessStats{}
-	mi := &file_longshore_v1_container_proto_msgTypes[75]
+	mi := &file_longshore_v1_container_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5865,7 +6243,7 @@ func (x *ProcessStats) String() string {
 func (*ProcessStats) ProtoMessage() {}
 
 func (x *ProcessStats) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[75]
+	mi := &file_longshore_v1_container_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5878,7 +6256,7 @@ func (x *ProcessStats) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProcessStats.ProtoReflect.Descriptor instead.
 func (*ProcessStats) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{75}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *ProcessStats) GetPid() int32 {
@@ -5953,7 +6331,7 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\x04note\x18\f \x01(\tR\x04note\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x90\a\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xb8\a\n" +
 	"\tContainer\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05owner\x18\x02 \x01(\tR\x05owner\x12\x10\n" +
@@ -5982,13 +6360,32 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\n" +
 	"size_image\x18! \x01(\x04H\x01R\tsizeImage\x88\x01\x01\x12\x16\n" +
 	"\x06health\x18( \x01(\tR\x06health\x12\x1a\n" +
-	"\brestarts\x18) \x01(\rR\brestarts\x1a9\n" +
+	"\brestarts\x18) \x01(\rR\brestarts\x12&\n" +
+	"\x04rest\x18* \x01(\v2\x12.longshore.v1.RestR\x04rest\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\n" +
 	"\n" +
 	"\b_size_rwB\r\n" +
-	"\v_size_image\"\x8a\x01\n" +
+	"\v_size_image\"\x83\x03\n" +
+	"\x04Rest\x12\x14\n" +
+	"\x05phase\x18\x01 \x01(\tR\x05phase\x120\n" +
+	"\x05since\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x1f\n" +
+	"\vgiven_bytes\x18\x03 \x01(\x04R\n" +
+	"givenBytes\x12!\n" +
+	"\fstored_bytes\x18\x04 \x01(\x04R\vstoredBytes\x12\x1c\n" +
+	"\tprocesses\x18\x05 \x01(\rR\tprocesses\x122\n" +
+	"\bresident\x18\x06 \x03(\v2\x16.longshore.v1.ResidentR\bresident\x120\n" +
+	"\x05woken\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x05woken\x12\x0e\n" +
+	"\x02by\x18\b \x01(\tR\x02by\x12\x16\n" +
+	"\x06faults\x18\t \x01(\x04R\x06faults\x12\x14\n" +
+	"\x05pages\x18\n" +
+	" \x01(\x04R\x05pages\x12-\n" +
+	"\x04back\x18\v \x01(\v2\x19.google.protobuf.DurationR\x04back\"D\n" +
+	"\bResident\x12\x10\n" +
+	"\x03pid\x18\x01 \x01(\x05R\x03pid\x12\x10\n" +
+	"\x03why\x18\x02 \x01(\tR\x03why\x12\x14\n" +
+	"\x05bytes\x18\x03 \x01(\x04R\x05bytes\"\x8a\x01\n" +
 	"\x04Port\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\tR\bprotocol\x12\x17\n" +
 	"\ahost_ip\x18\x02 \x01(\tR\x06hostIp\x12\x12\n" +
@@ -6345,7 +6742,16 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\rResumeRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05force\x18\x02 \x01(\bR\x05force\"\x10\n" +
-	"\x0eResumeResponse\"S\n" +
+	"\x0eResumeResponse\"8\n" +
+	"\fSleepRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05force\x18\x02 \x01(\bR\x05force\"7\n" +
+	"\rSleepResponse\x12&\n" +
+	"\x04rest\x18\x01 \x01(\v2\x12.longshore.v1.RestR\x04rest\"7\n" +
+	"\vWakeRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05force\x18\x02 \x01(\bR\x05force\"\x0e\n" +
+	"\fWakeResponse\"S\n" +
 	"\rRemoveRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05force\x18\x02 \x01(\bR\x05force\x12\x18\n" +
@@ -6473,7 +6879,7 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\n" +
 	"swap_bytes\x18\x05 \x01(\x04R\tswapBytes\x12\x18\n" +
 	"\athreads\x18\x06 \x01(\x05R\athreads\x12\x18\n" +
-	"\acommand\x18\a \x01(\tR\acommand2\x81\r\n" +
+	"\acommand\x18\a \x01(\tR\acommand2\x82\x0e\n" +
 	"\n" +
 	"Containers\x12X\n" +
 	"\rListSandboxes\x12\".longshore.v1.ListSandboxesRequest\x1a#.longshore.v1.ListSandboxesResponse\x12[\n" +
@@ -6488,7 +6894,9 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\x06Rename\x12\x1b.longshore.v1.RenameRequest\x1a\x1c.longshore.v1.RenameResponse\x12C\n" +
 	"\x06Update\x12\x1b.longshore.v1.UpdateRequest\x1a\x1c.longshore.v1.UpdateResponse\x12@\n" +
 	"\x05Pause\x12\x1a.longshore.v1.PauseRequest\x1a\x1b.longshore.v1.PauseResponse\x12C\n" +
-	"\x06Resume\x12\x1b.longshore.v1.ResumeRequest\x1a\x1c.longshore.v1.ResumeResponse\x12C\n" +
+	"\x06Resume\x12\x1b.longshore.v1.ResumeRequest\x1a\x1c.longshore.v1.ResumeResponse\x12@\n" +
+	"\x05Sleep\x12\x1a.longshore.v1.SleepRequest\x1a\x1b.longshore.v1.SleepResponse\x12=\n" +
+	"\x04Wake\x12\x19.longshore.v1.WakeRequest\x1a\x1a.longshore.v1.WakeResponse\x12C\n" +
 	"\x06Remove\x12\x1b.longshore.v1.RemoveRequest\x1a\x1c.longshore.v1.RemoveResponse\x12=\n" +
 	"\x04Wait\x12\x19.longshore.v1.WaitRequest\x1a\x1a.longshore.v1.WaitResponse\x12;\n" +
 	"\x04Exec\x12\x19.longshore.v1.ExecRequest\x1a\x14.longshore.v1.Output(\x010\x01\x12?\n" +
@@ -6513,222 +6921,238 @@ func file_longshore_v1_container_proto_rawDescGZIP() []byte {
 	return file_longshore_v1_container_proto_rawDescData
 }
 
-var file_longshore_v1_container_proto_msgTypes = make([]protoimpl.MessageInfo, 83)
+var file_longshore_v1_container_proto_msgTypes = make([]protoimpl.MessageInfo, 89)
 var file_longshore_v1_container_proto_goTypes = []any{
 	(*Sandbox)(nil),                // 0: longshore.v1.Sandbox
 	(*Container)(nil),              // 1: longshore.v1.Container
-	(*Port)(nil),                   // 2: longshore.v1.Port
-	(*Autopsy)(nil),                // 3: longshore.v1.Autopsy
-	(*Oom)(nil),                    // 4: longshore.v1.Oom
-	(*Asked)(nil),                  // 5: longshore.v1.Asked
-	(*ListSandboxesRequest)(nil),   // 6: longshore.v1.ListSandboxesRequest
-	(*ListSandboxesResponse)(nil),  // 7: longshore.v1.ListSandboxesResponse
-	(*ListContainersRequest)(nil),  // 8: longshore.v1.ListContainersRequest
-	(*ListContainersResponse)(nil), // 9: longshore.v1.ListContainersResponse
-	(*InspectRequest)(nil),         // 10: longshore.v1.InspectRequest
-	(*InspectResponse)(nil),        // 11: longshore.v1.InspectResponse
-	(*WhyRequest)(nil),             // 12: longshore.v1.WhyRequest
-	(*WhyResponse)(nil),            // 13: longshore.v1.WhyResponse
-	(*StartPart)(nil),              // 14: longshore.v1.StartPart
-	(*StartStage)(nil),             // 15: longshore.v1.StartStage
-	(*Process)(nil),                // 16: longshore.v1.Process
-	(*CreateRequest)(nil),          // 17: longshore.v1.CreateRequest
-	(*DeviceLimit)(nil),            // 18: longshore.v1.DeviceLimit
-	(*HealthCheck)(nil),            // 19: longshore.v1.HealthCheck
-	(*DiffRequest)(nil),            // 20: longshore.v1.DiffRequest
-	(*DiffResponse)(nil),           // 21: longshore.v1.DiffResponse
-	(*Change)(nil),                 // 22: longshore.v1.Change
-	(*CommitRequest)(nil),          // 23: longshore.v1.CommitRequest
-	(*CommitResponse)(nil),         // 24: longshore.v1.CommitResponse
-	(*CopyOutRequest)(nil),         // 25: longshore.v1.CopyOutRequest
-	(*CopySource)(nil),             // 26: longshore.v1.CopySource
-	(*CopyOutResponse)(nil),        // 27: longshore.v1.CopyOutResponse
-	(*CopyInRequest)(nil),          // 28: longshore.v1.CopyInRequest
-	(*CopyTo)(nil),                 // 29: longshore.v1.CopyTo
-	(*CopyInResponse)(nil),         // 30: longshore.v1.CopyInResponse
-	(*Tmpfs)(nil),                  // 31: longshore.v1.Tmpfs
-	(*Dns)(nil),                    // 32: longshore.v1.Dns
-	(*Size)(nil),                   // 33: longshore.v1.Size
-	(*Mount)(nil),                  // 34: longshore.v1.Mount
-	(*ImageMount)(nil),             // 35: longshore.v1.ImageMount
-	(*Credentials)(nil),            // 36: longshore.v1.Credentials
-	(*CreateResponse)(nil),         // 37: longshore.v1.CreateResponse
-	(*Created)(nil),                // 38: longshore.v1.Created
-	(*PullProgress)(nil),           // 39: longshore.v1.PullProgress
-	(*StartRequest)(nil),           // 40: longshore.v1.StartRequest
-	(*StartResponse)(nil),          // 41: longshore.v1.StartResponse
-	(*RestartRequest)(nil),         // 42: longshore.v1.RestartRequest
-	(*RestartResponse)(nil),        // 43: longshore.v1.RestartResponse
-	(*StopRequest)(nil),            // 44: longshore.v1.StopRequest
-	(*StopResponse)(nil),           // 45: longshore.v1.StopResponse
-	(*KillRequest)(nil),            // 46: longshore.v1.KillRequest
-	(*KillResponse)(nil),           // 47: longshore.v1.KillResponse
-	(*RenameRequest)(nil),          // 48: longshore.v1.RenameRequest
-	(*RenameResponse)(nil),         // 49: longshore.v1.RenameResponse
-	(*UpdateRequest)(nil),          // 50: longshore.v1.UpdateRequest
-	(*UpdateResponse)(nil),         // 51: longshore.v1.UpdateResponse
-	(*PauseRequest)(nil),           // 52: longshore.v1.PauseRequest
-	(*PauseResponse)(nil),          // 53: longshore.v1.PauseResponse
-	(*ResumeRequest)(nil),          // 54: longshore.v1.ResumeRequest
-	(*ResumeResponse)(nil),         // 55: longshore.v1.ResumeResponse
-	(*RemoveRequest)(nil),          // 56: longshore.v1.RemoveRequest
-	(*RemoveResponse)(nil),         // 57: longshore.v1.RemoveResponse
-	(*WaitRequest)(nil),            // 58: longshore.v1.WaitRequest
-	(*WaitResponse)(nil),           // 59: longshore.v1.WaitResponse
-	(*ExecRequest)(nil),            // 60: longshore.v1.ExecRequest
-	(*Input)(nil),                  // 61: longshore.v1.Input
-	(*Output)(nil),                 // 62: longshore.v1.Output
-	(*StartFailure)(nil),           // 63: longshore.v1.StartFailure
-	(*ExecStart)(nil),              // 64: longshore.v1.ExecStart
-	(*Started)(nil),                // 65: longshore.v1.Started
-	(*AttachRequest)(nil),          // 66: longshore.v1.AttachRequest
-	(*AttachStart)(nil),            // 67: longshore.v1.AttachStart
-	(*LogsRequest)(nil),            // 68: longshore.v1.LogsRequest
-	(*LogsResponse)(nil),           // 69: longshore.v1.LogsResponse
-	(*StatsRequest)(nil),           // 70: longshore.v1.StatsRequest
-	(*StatsResponse)(nil),          // 71: longshore.v1.StatsResponse
-	(*ContainerStats)(nil),         // 72: longshore.v1.ContainerStats
-	(*TopRequest)(nil),             // 73: longshore.v1.TopRequest
-	(*TopResponse)(nil),            // 74: longshore.v1.TopResponse
-	(*ProcessStats)(nil),           // 75: longshore.v1.ProcessStats
-	nil,                            // 76: longshore.v1.Sandbox.LabelsEntry
-	nil,                            // 77: longshore.v1.Container.LabelsEntry
-	nil,                            // 78: longshore.v1.ListSandboxesRequest.LabelsEntry
-	nil,                            // 79: longshore.v1.ListContainersRequest.LabelsEntry
-	nil,                            // 80: longshore.v1.CreateRequest.LabelsEntry
-	nil,                            // 81: longshore.v1.CreateRequest.SysctlsEntry
-	nil,                            // 82: longshore.v1.CreateRequest.AnnotationsEntry
-	(*timestamppb.Timestamp)(nil),  // 83: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),    // 84: google.protobuf.Duration
-	(*NetworkAttachment)(nil),      // 85: longshore.v1.NetworkAttachment
+	(*Rest)(nil),                   // 2: longshore.v1.Rest
+	(*Resident)(nil),               // 3: longshore.v1.Resident
+	(*Port)(nil),                   // 4: longshore.v1.Port
+	(*Autopsy)(nil),                // 5: longshore.v1.Autopsy
+	(*Oom)(nil),                    // 6: longshore.v1.Oom
+	(*Asked)(nil),                  // 7: longshore.v1.Asked
+	(*ListSandboxesRequest)(nil),   // 8: longshore.v1.ListSandboxesRequest
+	(*ListSandboxesResponse)(nil),  // 9: longshore.v1.ListSandboxesResponse
+	(*ListContainersRequest)(nil),  // 10: longshore.v1.ListContainersRequest
+	(*ListContainersResponse)(nil), // 11: longshore.v1.ListContainersResponse
+	(*InspectRequest)(nil),         // 12: longshore.v1.InspectRequest
+	(*InspectResponse)(nil),        // 13: longshore.v1.InspectResponse
+	(*WhyRequest)(nil),             // 14: longshore.v1.WhyRequest
+	(*WhyResponse)(nil),            // 15: longshore.v1.WhyResponse
+	(*StartPart)(nil),              // 16: longshore.v1.StartPart
+	(*StartStage)(nil),             // 17: longshore.v1.StartStage
+	(*Process)(nil),                // 18: longshore.v1.Process
+	(*CreateRequest)(nil),          // 19: longshore.v1.CreateRequest
+	(*DeviceLimit)(nil),            // 20: longshore.v1.DeviceLimit
+	(*HealthCheck)(nil),            // 21: longshore.v1.HealthCheck
+	(*DiffRequest)(nil),            // 22: longshore.v1.DiffRequest
+	(*DiffResponse)(nil),           // 23: longshore.v1.DiffResponse
+	(*Change)(nil),                 // 24: longshore.v1.Change
+	(*CommitRequest)(nil),          // 25: longshore.v1.CommitRequest
+	(*CommitResponse)(nil),         // 26: longshore.v1.CommitResponse
+	(*CopyOutRequest)(nil),         // 27: longshore.v1.CopyOutRequest
+	(*CopySource)(nil),             // 28: longshore.v1.CopySource
+	(*CopyOutResponse)(nil),        // 29: longshore.v1.CopyOutResponse
+	(*CopyInRequest)(nil),          // 30: longshore.v1.CopyInRequest
+	(*CopyTo)(nil),                 // 31: longshore.v1.CopyTo
+	(*CopyInResponse)(nil),         // 32: longshore.v1.CopyInResponse
+	(*Tmpfs)(nil),                  // 33: longshore.v1.Tmpfs
+	(*Dns)(nil),                    // 34: longshore.v1.Dns
+	(*Size)(nil),                   // 35: longshore.v1.Size
+	(*Mount)(nil),                  // 36: longshore.v1.Mount
+	(*ImageMount)(nil),             // 37: longshore.v1.ImageMount
+	(*Credentials)(nil),            // 38: longshore.v1.Credentials
+	(*CreateResponse)(nil),         // 39: longshore.v1.CreateResponse
+	(*Created)(nil),                // 40: longshore.v1.Created
+	(*PullProgress)(nil),           // 41: longshore.v1.PullProgress
+	(*StartRequest)(nil),           // 42: longshore.v1.StartRequest
+	(*StartResponse)(nil),          // 43: longshore.v1.StartResponse
+	(*RestartRequest)(nil),         // 44: longshore.v1.RestartRequest
+	(*RestartResponse)(nil),        // 45: longshore.v1.RestartResponse
+	(*StopRequest)(nil),            // 46: longshore.v1.StopRequest
+	(*StopResponse)(nil),           // 47: longshore.v1.StopResponse
+	(*KillRequest)(nil),            // 48: longshore.v1.KillRequest
+	(*KillResponse)(nil),           // 49: longshore.v1.KillResponse
+	(*RenameRequest)(nil),          // 50: longshore.v1.RenameRequest
+	(*RenameResponse)(nil),         // 51: longshore.v1.RenameResponse
+	(*UpdateRequest)(nil),          // 52: longshore.v1.UpdateRequest
+	(*UpdateResponse)(nil),         // 53: longshore.v1.UpdateResponse
+	(*PauseRequest)(nil),           // 54: longshore.v1.PauseRequest
+	(*PauseResponse)(nil),          // 55: longshore.v1.PauseResponse
+	(*ResumeRequest)(nil),          // 56: longshore.v1.ResumeRequest
+	(*ResumeResponse)(nil),         // 57: longshore.v1.ResumeResponse
+	(*SleepRequest)(nil),           // 58: longshore.v1.SleepRequest
+	(*SleepResponse)(nil),          // 59: longshore.v1.SleepResponse
+	(*WakeRequest)(nil),            // 60: longshore.v1.WakeRequest
+	(*WakeResponse)(nil),           // 61: longshore.v1.WakeResponse
+	(*RemoveRequest)(nil),          // 62: longshore.v1.RemoveRequest
+	(*RemoveResponse)(nil),         // 63: longshore.v1.RemoveResponse
+	(*WaitRequest)(nil),            // 64: longshore.v1.WaitRequest
+	(*WaitResponse)(nil),           // 65: longshore.v1.WaitResponse
+	(*ExecRequest)(nil),            // 66: longshore.v1.ExecRequest
+	(*Input)(nil),                  // 67: longshore.v1.Input
+	(*Output)(nil),                 // 68: longshore.v1.Output
+	(*StartFailure)(nil),           // 69: longshore.v1.StartFailure
+	(*ExecStart)(nil),              // 70: longshore.v1.ExecStart
+	(*Started)(nil),                // 71: longshore.v1.Started
+	(*AttachRequest)(nil),          // 72: longshore.v1.AttachRequest
+	(*AttachStart)(nil),            // 73: longshore.v1.AttachStart
+	(*LogsRequest)(nil),            // 74: longshore.v1.LogsRequest
+	(*LogsResponse)(nil),           // 75: longshore.v1.LogsResponse
+	(*StatsRequest)(nil),           // 76: longshore.v1.StatsRequest
+	(*StatsResponse)(nil),          // 77: longshore.v1.StatsResponse
+	(*ContainerStats)(nil),         // 78: longshore.v1.ContainerStats
+	(*TopRequest)(nil),             // 79: longshore.v1.TopRequest
+	(*TopResponse)(nil),            // 80: longshore.v1.TopResponse
+	(*ProcessStats)(nil),           // 81: longshore.v1.ProcessStats
+	nil,                            // 82: longshore.v1.Sandbox.LabelsEntry
+	nil,                            // 83: longshore.v1.Container.LabelsEntry
+	nil,                            // 84: longshore.v1.ListSandboxesRequest.LabelsEntry
+	nil,                            // 85: longshore.v1.ListContainersRequest.LabelsEntry
+	nil,                            // 86: longshore.v1.CreateRequest.LabelsEntry
+	nil,                            // 87: longshore.v1.CreateRequest.SysctlsEntry
+	nil,                            // 88: longshore.v1.CreateRequest.AnnotationsEntry
+	(*timestamppb.Timestamp)(nil),  // 89: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),    // 90: google.protobuf.Duration
+	(*NetworkAttachment)(nil),      // 91: longshore.v1.NetworkAttachment
 }
 var file_longshore_v1_container_proto_depIdxs = []int32{
-	83, // 0: longshore.v1.Sandbox.created:type_name -> google.protobuf.Timestamp
-	76, // 1: longshore.v1.Sandbox.labels:type_name -> longshore.v1.Sandbox.LabelsEntry
-	2,  // 2: longshore.v1.Sandbox.ports:type_name -> longshore.v1.Port
-	83, // 3: longshore.v1.Container.created:type_name -> google.protobuf.Timestamp
-	83, // 4: longshore.v1.Container.started:type_name -> google.protobuf.Timestamp
-	83, // 5: longshore.v1.Container.finished:type_name -> google.protobuf.Timestamp
-	3,  // 6: longshore.v1.Container.autopsy:type_name -> longshore.v1.Autopsy
-	77, // 7: longshore.v1.Container.labels:type_name -> longshore.v1.Container.LabelsEntry
-	2,  // 8: longshore.v1.Container.ports:type_name -> longshore.v1.Port
-	83, // 9: longshore.v1.Autopsy.at:type_name -> google.protobuf.Timestamp
-	4,  // 10: longshore.v1.Autopsy.oom:type_name -> longshore.v1.Oom
-	5,  // 11: longshore.v1.Autopsy.asked:type_name -> longshore.v1.Asked
-	83, // 12: longshore.v1.Asked.at:type_name -> google.protobuf.Timestamp
-	78, // 13: longshore.v1.ListSandboxesRequest.labels:type_name -> longshore.v1.ListSandboxesRequest.LabelsEntry
-	0,  // 14: longshore.v1.ListSandboxesResponse.sandboxes:type_name -> longshore.v1.Sandbox
-	79, // 15: longshore.v1.ListContainersRequest.labels:type_name -> longshore.v1.ListContainersRequest.LabelsEntry
-	1,  // 16: longshore.v1.ListContainersResponse.containers:type_name -> longshore.v1.Container
-	1,  // 17: longshore.v1.WhyResponse.container:type_name -> longshore.v1.Container
-	16, // 18: longshore.v1.WhyResponse.execs:type_name -> longshore.v1.Process
-	14, // 19: longshore.v1.WhyResponse.start:type_name -> longshore.v1.StartPart
-	83, // 20: longshore.v1.StartPart.at:type_name -> google.protobuf.Timestamp
-	15, // 21: longshore.v1.StartPart.stages:type_name -> longshore.v1.StartStage
-	84, // 22: longshore.v1.StartStage.took:type_name -> google.protobuf.Duration
-	83, // 23: longshore.v1.Process.started:type_name -> google.protobuf.Timestamp
-	83, // 24: longshore.v1.Process.finished:type_name -> google.protobuf.Timestamp
-	3,  // 25: longshore.v1.Process.autopsy:type_name -> longshore.v1.Autopsy
-	33, // 26: longshore.v1.CreateRequest.size:type_name -> longshore.v1.Size
-	34, // 27: longshore.v1.CreateRequest.mounts:type_name -> longshore.v1.Mount
-	2,  // 28: longshore.v1.CreateRequest.ports:type_name -> longshore.v1.Port
-	80, // 29: longshore.v1.CreateRequest.labels:type_name -> longshore.v1.CreateRequest.LabelsEntry
-	84, // 30: longshore.v1.CreateRequest.stop_grace:type_name -> google.protobuf.Duration
-	32, // 31: longshore.v1.CreateRequest.dns:type_name -> longshore.v1.Dns
-	36, // 32: longshore.v1.CreateRequest.credentials:type_name -> longshore.v1.Credentials
-	31, // 33: longshore.v1.CreateRequest.tmpfs:type_name -> longshore.v1.Tmpfs
-	81, // 34: longshore.v1.CreateRequest.sysctls:type_name -> longshore.v1.CreateRequest.SysctlsEntry
-	82, // 35: longshore.v1.CreateRequest.annotations:type_name -> longshore.v1.CreateRequest.AnnotationsEntry
-	85, // 36: longshore.v1.CreateRequest.further_networks:type_name -> longshore.v1.NetworkAttachment
-	19, // 37: longshore.v1.CreateRequest.health:type_name -> longshore.v1.HealthCheck
-	18, // 38: longshore.v1.CreateRequest.blkio_weight_devices:type_name -> longshore.v1.DeviceLimit
-	18, // 39: longshore.v1.CreateRequest.device_read_bps:type_name -> longshore.v1.DeviceLimit
-	18, // 40: longshore.v1.CreateRequest.device_write_bps:type_name -> longshore.v1.DeviceLimit
-	18, // 41: longshore.v1.CreateRequest.device_read_iops:type_name -> longshore.v1.DeviceLimit
-	18, // 42: longshore.v1.CreateRequest.device_write_iops:type_name -> longshore.v1.DeviceLimit
-	35, // 43: longshore.v1.CreateRequest.images:type_name -> longshore.v1.ImageMount
-	84, // 44: longshore.v1.HealthCheck.interval:type_name -> google.protobuf.Duration
-	84, // 45: longshore.v1.HealthCheck.timeout:type_name -> google.protobuf.Duration
-	84, // 46: longshore.v1.HealthCheck.start_period:type_name -> google.protobuf.Duration
-	84, // 47: longshore.v1.HealthCheck.start_interval:type_name -> google.protobuf.Duration
-	22, // 48: longshore.v1.DiffResponse.changes:type_name -> longshore.v1.Change
-	26, // 49: longshore.v1.CopyOutResponse.source:type_name -> longshore.v1.CopySource
-	29, // 50: longshore.v1.CopyInRequest.to:type_name -> longshore.v1.CopyTo
-	26, // 51: longshore.v1.CopyTo.source:type_name -> longshore.v1.CopySource
-	39, // 52: longshore.v1.CreateResponse.pull:type_name -> longshore.v1.PullProgress
-	38, // 53: longshore.v1.CreateResponse.created:type_name -> longshore.v1.Created
-	84, // 54: longshore.v1.RestartRequest.grace:type_name -> google.protobuf.Duration
-	84, // 55: longshore.v1.StopRequest.grace:type_name -> google.protobuf.Duration
-	3,  // 56: longshore.v1.WaitResponse.autopsy:type_name -> longshore.v1.Autopsy
-	64, // 57: longshore.v1.ExecRequest.start:type_name -> longshore.v1.ExecStart
-	61, // 58: longshore.v1.ExecRequest.input:type_name -> longshore.v1.Input
-	33, // 59: longshore.v1.Input.resize:type_name -> longshore.v1.Size
-	65, // 60: longshore.v1.Output.started:type_name -> longshore.v1.Started
-	3,  // 61: longshore.v1.Output.exited:type_name -> longshore.v1.Autopsy
-	33, // 62: longshore.v1.ExecStart.size:type_name -> longshore.v1.Size
-	67, // 63: longshore.v1.AttachRequest.start:type_name -> longshore.v1.AttachStart
-	61, // 64: longshore.v1.AttachRequest.input:type_name -> longshore.v1.Input
-	33, // 65: longshore.v1.AttachStart.size:type_name -> longshore.v1.Size
-	83, // 66: longshore.v1.LogsRequest.since:type_name -> google.protobuf.Timestamp
-	83, // 67: longshore.v1.LogsRequest.until:type_name -> google.protobuf.Timestamp
-	83, // 68: longshore.v1.LogsResponse.at:type_name -> google.protobuf.Timestamp
-	84, // 69: longshore.v1.StatsRequest.interval:type_name -> google.protobuf.Duration
-	72, // 70: longshore.v1.StatsResponse.containers:type_name -> longshore.v1.ContainerStats
-	83, // 71: longshore.v1.ContainerStats.at:type_name -> google.protobuf.Timestamp
-	75, // 72: longshore.v1.TopResponse.processes:type_name -> longshore.v1.ProcessStats
-	6,  // 73: longshore.v1.Containers.ListSandboxes:input_type -> longshore.v1.ListSandboxesRequest
-	8,  // 74: longshore.v1.Containers.ListContainers:input_type -> longshore.v1.ListContainersRequest
-	10, // 75: longshore.v1.Containers.Inspect:input_type -> longshore.v1.InspectRequest
-	12, // 76: longshore.v1.Containers.Why:input_type -> longshore.v1.WhyRequest
-	17, // 77: longshore.v1.Containers.Create:input_type -> longshore.v1.CreateRequest
-	40, // 78: longshore.v1.Containers.Start:input_type -> longshore.v1.StartRequest
-	42, // 79: longshore.v1.Containers.Restart:input_type -> longshore.v1.RestartRequest
-	44, // 80: longshore.v1.Containers.Stop:input_type -> longshore.v1.StopRequest
-	46, // 81: longshore.v1.Containers.Kill:input_type -> longshore.v1.KillRequest
-	48, // 82: longshore.v1.Containers.Rename:input_type -> longshore.v1.RenameRequest
-	50, // 83: longshore.v1.Containers.Update:input_type -> longshore.v1.UpdateRequest
-	52, // 84: longshore.v1.Containers.Pause:input_type -> longshore.v1.PauseRequest
-	54, // 85: longshore.v1.Containers.Resume:input_type -> longshore.v1.ResumeRequest
-	56, // 86: longshore.v1.Containers.Remove:input_type -> longshore.v1.RemoveRequest
-	58, // 87: longshore.v1.Containers.Wait:input_type -> longshore.v1.WaitRequest
-	60, // 88: longshore.v1.Containers.Exec:input_type -> longshore.v1.ExecRequest
-	66, // 89: longshore.v1.Containers.Attach:input_type -> longshore.v1.AttachRequest
-	25, // 90: longshore.v1.Containers.CopyOut:input_type -> longshore.v1.CopyOutRequest
-	28, // 91: longshore.v1.Containers.CopyIn:input_type -> longshore.v1.CopyInRequest
-	68, // 92: longshore.v1.Containers.Logs:input_type -> longshore.v1.LogsRequest
-	70, // 93: longshore.v1.Containers.Stats:input_type -> longshore.v1.StatsRequest
-	73, // 94: longshore.v1.Containers.Top:input_type -> longshore.v1.TopRequest
-	20, // 95: longshore.v1.Containers.Diff:input_type -> longshore.v1.DiffRequest
-	23, // 96: longshore.v1.Containers.Commit:input_type -> longshore.v1.CommitRequest
-	7,  // 97: longshore.v1.Containers.ListSandboxes:output_type -> longshore.v1.ListSandboxesResponse
-	9,  // 98: longshore.v1.Containers.ListContainers:output_type -> longshore.v1.ListContainersResponse
-	11, // 99: longshore.v1.Containers.Inspect:output_type -> longshore.v1.InspectResponse
-	13, // 100: longshore.v1.Containers.Why:output_type -> longshore.v1.WhyResponse
-	37, // 101: longshore.v1.Containers.Create:output_type -> longshore.v1.CreateResponse
-	41, // 102: longshore.v1.Containers.Start:output_type -> longshore.v1.StartResponse
-	43, // 103: longshore.v1.Containers.Restart:output_type -> longshore.v1.RestartResponse
-	45, // 104: longshore.v1.Containers.Stop:output_type -> longshore.v1.StopResponse
-	47, // 105: longshore.v1.Containers.Kill:output_type -> longshore.v1.KillResponse
-	49, // 106: longshore.v1.Containers.Rename:output_type -> longshore.v1.RenameResponse
-	51, // 107: longshore.v1.Containers.Update:output_type -> longshore.v1.UpdateResponse
-	53, // 108: longshore.v1.Containers.Pause:output_type -> longshore.v1.PauseResponse
-	55, // 109: longshore.v1.Containers.Resume:output_type -> longshore.v1.ResumeResponse
-	57, // 110: longshore.v1.Containers.Remove:output_type -> longshore.v1.RemoveResponse
-	59, // 111: longshore.v1.Containers.Wait:output_type -> longshore.v1.WaitResponse
-	62, // 112: longshore.v1.Containers.Exec:output_type -> longshore.v1.Output
-	62, // 113: longshore.v1.Containers.Attach:output_type -> longshore.v1.Output
-	27, // 114: longshore.v1.Containers.CopyOut:output_type -> longshore.v1.CopyOutResponse
-	30, // 115: longshore.v1.Containers.CopyIn:output_type -> longshore.v1.CopyInResponse
-	69, // 116: longshore.v1.Containers.Logs:output_type -> longshore.v1.LogsResponse
-	71, // 117: longshore.v1.Containers.Stats:output_type -> longshore.v1.StatsResponse
-	74, // 118: longshore.v1.Containers.Top:output_type -> longshore.v1.TopResponse
-	21, // 119: longshore.v1.Containers.Diff:output_type -> longshore.v1.DiffResponse
-	24, // 120: longshore.v1.Containers.Commit:output_type -> longshore.v1.CommitResponse
-	97, // [97:121] is the sub-list for method output_type
-	73, // [73:97] is the sub-list for method input_type
-	73, // [73:73] is the sub-list for extension type_name
-	73, // [73:73] is the sub-list for extension extendee
-	0,  // [0:73] is the sub-list for field type_name
+	89,  // 0: longshore.v1.Sandbox.created:type_name -> google.protobuf.Timestamp
+	82,  // 1: longshore.v1.Sandbox.labels:type_name -> longshore.v1.Sandbox.LabelsEntry
+	4,   // 2: longshore.v1.Sandbox.ports:type_name -> longshore.v1.Port
+	89,  // 3: longshore.v1.Container.created:type_name -> google.protobuf.Timestamp
+	89,  // 4: longshore.v1.Container.started:type_name -> google.protobuf.Timestamp
+	89,  // 5: longshore.v1.Container.finished:type_name -> google.protobuf.Timestamp
+	5,   // 6: longshore.v1.Container.autopsy:type_name -> longshore.v1.Autopsy
+	83,  // 7: longshore.v1.Container.labels:type_name -> longshore.v1.Container.LabelsEntry
+	4,   // 8: longshore.v1.Container.ports:type_name -> longshore.v1.Port
+	2,   // 9: longshore.v1.Container.rest:type_name -> longshore.v1.Rest
+	89,  // 10: longshore.v1.Rest.since:type_name -> google.protobuf.Timestamp
+	3,   // 11: longshore.v1.Rest.resident:type_name -> longshore.v1.Resident
+	89,  // 12: longshore.v1.Rest.woken:type_name -> google.protobuf.Timestamp
+	90,  // 13: longshore.v1.Rest.back:type_name -> google.protobuf.Duration
+	89,  // 14: longshore.v1.Autopsy.at:type_name -> google.protobuf.Timestamp
+	6,   // 15: longshore.v1.Autopsy.oom:type_name -> longshore.v1.Oom
+	7,   // 16: longshore.v1.Autopsy.asked:type_name -> longshore.v1.Asked
+	89,  // 17: longshore.v1.Asked.at:type_name -> google.protobuf.Timestamp
+	84,  // 18: longshore.v1.ListSandboxesRequest.labels:type_name -> longshore.v1.ListSandboxesRequest.LabelsEntry
+	0,   // 19: longshore.v1.ListSandboxesResponse.sandboxes:type_name -> longshore.v1.Sandbox
+	85,  // 20: longshore.v1.ListContainersRequest.labels:type_name -> longshore.v1.ListContainersRequest.LabelsEntry
+	1,   // 21: longshore.v1.ListContainersResponse.containers:type_name -> longshore.v1.Container
+	1,   // 22: longshore.v1.WhyResponse.container:type_name -> longshore.v1.Container
+	18,  // 23: longshore.v1.WhyResponse.execs:type_name -> longshore.v1.Process
+	16,  // 24: longshore.v1.WhyResponse.start:type_name -> longshore.v1.StartPart
+	89,  // 25: longshore.v1.StartPart.at:type_name -> google.protobuf.Timestamp
+	17,  // 26: longshore.v1.StartPart.stages:type_name -> longshore.v1.StartStage
+	90,  // 27: longshore.v1.StartStage.took:type_name -> google.protobuf.Duration
+	89,  // 28: longshore.v1.Process.started:type_name -> google.protobuf.Timestamp
+	89,  // 29: longshore.v1.Process.finished:type_name -> google.protobuf.Timestamp
+	5,   // 30: longshore.v1.Process.autopsy:type_name -> longshore.v1.Autopsy
+	35,  // 31: longshore.v1.CreateRequest.size:type_name -> longshore.v1.Size
+	36,  // 32: longshore.v1.CreateRequest.mounts:type_name -> longshore.v1.Mount
+	4,   // 33: longshore.v1.CreateRequest.ports:type_name -> longshore.v1.Port
+	86,  // 34: longshore.v1.CreateRequest.labels:type_name -> longshore.v1.CreateRequest.LabelsEntry
+	90,  // 35: longshore.v1.CreateRequest.stop_grace:type_name -> google.protobuf.Duration
+	34,  // 36: longshore.v1.CreateRequest.dns:type_name -> longshore.v1.Dns
+	38,  // 37: longshore.v1.CreateRequest.credentials:type_name -> longshore.v1.Credentials
+	33,  // 38: longshore.v1.CreateRequest.tmpfs:type_name -> longshore.v1.Tmpfs
+	87,  // 39: longshore.v1.CreateRequest.sysctls:type_name -> longshore.v1.CreateRequest.SysctlsEntry
+	88,  // 40: longshore.v1.CreateRequest.annotations:type_name -> longshore.v1.CreateRequest.AnnotationsEntry
+	91,  // 41: longshore.v1.CreateRequest.further_networks:type_name -> longshore.v1.NetworkAttachment
+	21,  // 42: longshore.v1.CreateRequest.health:type_name -> longshore.v1.HealthCheck
+	20,  // 43: longshore.v1.CreateRequest.blkio_weight_devices:type_name -> longshore.v1.DeviceLimit
+	20,  // 44: longshore.v1.CreateRequest.device_read_bps:type_name -> longshore.v1.DeviceLimit
+	20,  // 45: longshore.v1.CreateRequest.device_write_bps:type_name -> longshore.v1.DeviceLimit
+	20,  // 46: longshore.v1.CreateRequest.device_read_iops:type_name -> longshore.v1.DeviceLimit
+	20,  // 47: longshore.v1.CreateRequest.device_write_iops:type_name -> longshore.v1.DeviceLimit
+	37,  // 48: longshore.v1.CreateRequest.images:type_name -> longshore.v1.ImageMount
+	90,  // 49: longshore.v1.HealthCheck.interval:type_name -> google.protobuf.Duration
+	90,  // 50: longshore.v1.HealthCheck.timeout:type_name -> google.protobuf.Duration
+	90,  // 51: longshore.v1.HealthCheck.start_period:type_name -> google.protobuf.Duration
+	90,  // 52: longshore.v1.HealthCheck.start_interval:type_name -> google.protobuf.Duration
+	24,  // 53: longshore.v1.DiffResponse.changes:type_name -> longshore.v1.Change
+	28,  // 54: longshore.v1.CopyOutResponse.source:type_name -> longshore.v1.CopySource
+	31,  // 55: longshore.v1.CopyInRequest.to:type_name -> longshore.v1.CopyTo
+	28,  // 56: longshore.v1.CopyTo.source:type_name -> longshore.v1.CopySource
+	41,  // 57: longshore.v1.CreateResponse.pull:type_name -> longshore.v1.PullProgress
+	40,  // 58: longshore.v1.CreateResponse.created:type_name -> longshore.v1.Created
+	90,  // 59: longshore.v1.RestartRequest.grace:type_name -> google.protobuf.Duration
+	90,  // 60: longshore.v1.StopRequest.grace:type_name -> google.protobuf.Duration
+	2,   // 61: longshore.v1.SleepResponse.rest:type_name -> longshore.v1.Rest
+	5,   // 62: longshore.v1.WaitResponse.autopsy:type_name -> longshore.v1.Autopsy
+	70,  // 63: longshore.v1.ExecRequest.start:type_name -> longshore.v1.ExecStart
+	67,  // 64: longshore.v1.ExecRequest.input:type_name -> longshore.v1.Input
+	35,  // 65: longshore.v1.Input.resize:type_name -> longshore.v1.Size
+	71,  // 66: longshore.v1.Output.started:type_name -> longshore.v1.Started
+	5,   // 67: longshore.v1.Output.exited:type_name -> longshore.v1.Autopsy
+	35,  // 68: longshore.v1.ExecStart.size:type_name -> longshore.v1.Size
+	73,  // 69: longshore.v1.AttachRequest.start:type_name -> longshore.v1.AttachStart
+	67,  // 70: longshore.v1.AttachRequest.input:type_name -> longshore.v1.Input
+	35,  // 71: longshore.v1.AttachStart.size:type_name -> longshore.v1.Size
+	89,  // 72: longshore.v1.LogsRequest.since:type_name -> google.protobuf.Timestamp
+	89,  // 73: longshore.v1.LogsRequest.until:type_name -> google.protobuf.Timestamp
+	89,  // 74: longshore.v1.LogsResponse.at:type_name -> google.protobuf.Timestamp
+	90,  // 75: longshore.v1.StatsRequest.interval:type_name -> google.protobuf.Duration
+	78,  // 76: longshore.v1.StatsResponse.containers:type_name -> longshore.v1.ContainerStats
+	89,  // 77: longshore.v1.ContainerStats.at:type_name -> google.protobuf.Timestamp
+	81,  // 78: longshore.v1.TopResponse.processes:type_name -> longshore.v1.ProcessStats
+	8,   // 79: longshore.v1.Containers.ListSandboxes:input_type -> longshore.v1.ListSandboxesRequest
+	10,  // 80: longshore.v1.Containers.ListContainers:input_type -> longshore.v1.ListContainersRequest
+	12,  // 81: longshore.v1.Containers.Inspect:input_type -> longshore.v1.InspectRequest
+	14,  // 82: longshore.v1.Containers.Why:input_type -> longshore.v1.WhyRequest
+	19,  // 83: longshore.v1.Containers.Create:input_type -> longshore.v1.CreateRequest
+	42,  // 84: longshore.v1.Containers.Start:input_type -> longshore.v1.StartRequest
+	44,  // 85: longshore.v1.Containers.Restart:input_type -> longshore.v1.RestartRequest
+	46,  // 86: longshore.v1.Containers.Stop:input_type -> longshore.v1.StopRequest
+	48,  // 87: longshore.v1.Containers.Kill:input_type -> longshore.v1.KillRequest
+	50,  // 88: longshore.v1.Containers.Rename:input_type -> longshore.v1.RenameRequest
+	52,  // 89: longshore.v1.Containers.Update:input_type -> longshore.v1.UpdateRequest
+	54,  // 90: longshore.v1.Containers.Pause:input_type -> longshore.v1.PauseRequest
+	56,  // 91: longshore.v1.Containers.Resume:input_type -> longshore.v1.ResumeRequest
+	58,  // 92: longshore.v1.Containers.Sleep:input_type -> longshore.v1.SleepRequest
+	60,  // 93: longshore.v1.Containers.Wake:input_type -> longshore.v1.WakeRequest
+	62,  // 94: longshore.v1.Containers.Remove:input_type -> longshore.v1.RemoveRequest
+	64,  // 95: longshore.v1.Containers.Wait:input_type -> longshore.v1.WaitRequest
+	66,  // 96: longshore.v1.Containers.Exec:input_type -> longshore.v1.ExecRequest
+	72,  // 97: longshore.v1.Containers.Attach:input_type -> longshore.v1.AttachRequest
+	27,  // 98: longshore.v1.Containers.CopyOut:input_type -> longshore.v1.CopyOutRequest
+	30,  // 99: longshore.v1.Containers.CopyIn:input_type -> longshore.v1.CopyInRequest
+	74,  // 100: longshore.v1.Containers.Logs:input_type -> longshore.v1.LogsRequest
+	76,  // 101: longshore.v1.Containers.Stats:input_type -> longshore.v1.StatsRequest
+	79,  // 102: longshore.v1.Containers.Top:input_type -> longshore.v1.TopRequest
+	22,  // 103: longshore.v1.Containers.Diff:input_type -> longshore.v1.DiffRequest
+	25,  // 104: longshore.v1.Containers.Commit:input_type -> longshore.v1.CommitRequest
+	9,   // 105: longshore.v1.Containers.ListSandboxes:output_type -> longshore.v1.ListSandboxesResponse
+	11,  // 106: longshore.v1.Containers.ListContainers:output_type -> longshore.v1.ListContainersResponse
+	13,  // 107: longshore.v1.Containers.Inspect:output_type -> longshore.v1.InspectResponse
+	15,  // 108: longshore.v1.Containers.Why:output_type -> longshore.v1.WhyResponse
+	39,  // 109: longshore.v1.Containers.Create:output_type -> longshore.v1.CreateResponse
+	43,  // 110: longshore.v1.Containers.Start:output_type -> longshore.v1.StartResponse
+	45,  // 111: longshore.v1.Containers.Restart:output_type -> longshore.v1.RestartResponse
+	47,  // 112: longshore.v1.Containers.Stop:output_type -> longshore.v1.StopResponse
+	49,  // 113: longshore.v1.Containers.Kill:output_type -> longshore.v1.KillResponse
+	51,  // 114: longshore.v1.Containers.Rename:output_type -> longshore.v1.RenameResponse
+	53,  // 115: longshore.v1.Containers.Update:output_type -> longshore.v1.UpdateResponse
+	55,  // 116: longshore.v1.Containers.Pause:output_type -> longshore.v1.PauseResponse
+	57,  // 117: longshore.v1.Containers.Resume:output_type -> longshore.v1.ResumeResponse
+	59,  // 118: longshore.v1.Containers.Sleep:output_type -> longshore.v1.SleepResponse
+	61,  // 119: longshore.v1.Containers.Wake:output_type -> longshore.v1.WakeResponse
+	63,  // 120: longshore.v1.Containers.Remove:output_type -> longshore.v1.RemoveResponse
+	65,  // 121: longshore.v1.Containers.Wait:output_type -> longshore.v1.WaitResponse
+	68,  // 122: longshore.v1.Containers.Exec:output_type -> longshore.v1.Output
+	68,  // 123: longshore.v1.Containers.Attach:output_type -> longshore.v1.Output
+	29,  // 124: longshore.v1.Containers.CopyOut:output_type -> longshore.v1.CopyOutResponse
+	32,  // 125: longshore.v1.Containers.CopyIn:output_type -> longshore.v1.CopyInResponse
+	75,  // 126: longshore.v1.Containers.Logs:output_type -> longshore.v1.LogsResponse
+	77,  // 127: longshore.v1.Containers.Stats:output_type -> longshore.v1.StatsResponse
+	80,  // 128: longshore.v1.Containers.Top:output_type -> longshore.v1.TopResponse
+	23,  // 129: longshore.v1.Containers.Diff:output_type -> longshore.v1.DiffResponse
+	26,  // 130: longshore.v1.Containers.Commit:output_type -> longshore.v1.CommitResponse
+	105, // [105:131] is the sub-list for method output_type
+	79,  // [79:105] is the sub-list for method input_type
+	79,  // [79:79] is the sub-list for extension type_name
+	79,  // [79:79] is the sub-list for extension extendee
+	0,   // [0:79] is the sub-list for field type_name
 }
 
 func init() { file_longshore_v1_container_proto_init() }
@@ -6738,40 +7162,40 @@ func file_longshore_v1_container_proto_init() {
 	}
 	file_longshore_v1_network_proto_init()
 	file_longshore_v1_container_proto_msgTypes[1].OneofWrappers = []any{}
-	file_longshore_v1_container_proto_msgTypes[17].OneofWrappers = []any{}
-	file_longshore_v1_container_proto_msgTypes[37].OneofWrappers = []any{
+	file_longshore_v1_container_proto_msgTypes[19].OneofWrappers = []any{}
+	file_longshore_v1_container_proto_msgTypes[39].OneofWrappers = []any{
 		(*CreateResponse_Pull)(nil),
 		(*CreateResponse_Created)(nil),
 	}
-	file_longshore_v1_container_proto_msgTypes[60].OneofWrappers = []any{
+	file_longshore_v1_container_proto_msgTypes[66].OneofWrappers = []any{
 		(*ExecRequest_Start)(nil),
 		(*ExecRequest_Input)(nil),
 	}
-	file_longshore_v1_container_proto_msgTypes[61].OneofWrappers = []any{
+	file_longshore_v1_container_proto_msgTypes[67].OneofWrappers = []any{
 		(*Input_Stdin)(nil),
 		(*Input_StdinClosed)(nil),
 		(*Input_Resize)(nil),
 		(*Input_Signal)(nil),
 	}
-	file_longshore_v1_container_proto_msgTypes[62].OneofWrappers = []any{
+	file_longshore_v1_container_proto_msgTypes[68].OneofWrappers = []any{
 		(*Output_Started)(nil),
 		(*Output_Stdout)(nil),
 		(*Output_Stderr)(nil),
 		(*Output_Exited)(nil),
 	}
-	file_longshore_v1_container_proto_msgTypes[66].OneofWrappers = []any{
+	file_longshore_v1_container_proto_msgTypes[72].OneofWrappers = []any{
 		(*AttachRequest_Start)(nil),
 		(*AttachRequest_Input)(nil),
 	}
-	file_longshore_v1_container_proto_msgTypes[68].OneofWrappers = []any{}
-	file_longshore_v1_container_proto_msgTypes[72].OneofWrappers = []any{}
+	file_longshore_v1_container_proto_msgTypes[74].OneofWrappers = []any{}
+	file_longshore_v1_container_proto_msgTypes[78].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_longshore_v1_container_proto_rawDesc), len(file_longshore_v1_container_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   83,
+			NumMessages:   89,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -32,6 +32,8 @@ const (
 	Containers_Update_FullMethodName         = "/longshore.v1.Containers/Update"
 	Containers_Pause_FullMethodName          = "/longshore.v1.Containers/Pause"
 	Containers_Resume_FullMethodName         = "/longshore.v1.Containers/Resume"
+	Containers_Sleep_FullMethodName          = "/longshore.v1.Containers/Sleep"
+	Containers_Wake_FullMethodName           = "/longshore.v1.Containers/Wake"
 	Containers_Remove_FullMethodName         = "/longshore.v1.Containers/Remove"
 	Containers_Wait_FullMethodName           = "/longshore.v1.Containers/Wait"
 	Containers_Exec_FullMethodName           = "/longshore.v1.Containers/Exec"
@@ -80,6 +82,11 @@ type ContainersClient interface {
 	Update(ctx context.Context, in *UpdateRequest, opts ...grpc.CallOption) (*UpdateResponse, error)
 	Pause(ctx context.Context, in *PauseRequest, opts ...grpc.CallOption) (*PauseResponse, error)
 	Resume(ctx context.Context, in *ResumeRequest, opts ...grpc.CallOption) (*ResumeResponse, error)
+	// Sleep freezes a running container and gives its memory back, which goes to a file.
+	Sleep(ctx context.Context, in *SleepRequest, opts ...grpc.CallOption) (*SleepResponse, error)
+	// Wake answers when the processes of a sleeping container run again. Their memory comes back as they
+	// use it.
+	Wake(ctx context.Context, in *WakeRequest, opts ...grpc.CallOption) (*WakeResponse, error)
 	// Remove removes a container, together with its sandbox when that was made
 	// for it, or a sandbox with all it holds.
 	Remove(ctx context.Context, in *RemoveRequest, opts ...grpc.CallOption) (*RemoveResponse, error)
@@ -247,6 +254,26 @@ func (c *containersClient) Resume(ctx context.Context, in *ResumeRequest, opts .
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ResumeResponse)
 	err := c.cc.Invoke(ctx, Containers_Resume_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *containersClient) Sleep(ctx context.Context, in *SleepRequest, opts ...grpc.CallOption) (*SleepResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(SleepResponse)
+	err := c.cc.Invoke(ctx, Containers_Sleep_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *containersClient) Wake(ctx context.Context, in *WakeRequest, opts ...grpc.CallOption) (*WakeResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(WakeResponse)
+	err := c.cc.Invoke(ctx, Containers_Wake_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -443,6 +470,11 @@ type ContainersServer interface {
 	Update(context.Context, *UpdateRequest) (*UpdateResponse, error)
 	Pause(context.Context, *PauseRequest) (*PauseResponse, error)
 	Resume(context.Context, *ResumeRequest) (*ResumeResponse, error)
+	// Sleep freezes a running container and gives its memory back, which goes to a file.
+	Sleep(context.Context, *SleepRequest) (*SleepResponse, error)
+	// Wake answers when the processes of a sleeping container run again. Their memory comes back as they
+	// use it.
+	Wake(context.Context, *WakeRequest) (*WakeResponse, error)
 	// Remove removes a container, together with its sandbox when that was made
 	// for it, or a sandbox with all it holds.
 	Remove(context.Context, *RemoveRequest) (*RemoveResponse, error)
@@ -515,6 +547,12 @@ func (UnimplementedContainersServer) Pause(context.Context, *PauseRequest) (*Pau
 }
 func (UnimplementedContainersServer) Resume(context.Context, *ResumeRequest) (*ResumeResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Resume not implemented")
+}
+func (UnimplementedContainersServer) Sleep(context.Context, *SleepRequest) (*SleepResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Sleep not implemented")
+}
+func (UnimplementedContainersServer) Wake(context.Context, *WakeRequest) (*WakeResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Wake not implemented")
 }
 func (UnimplementedContainersServer) Remove(context.Context, *RemoveRequest) (*RemoveResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Remove not implemented")
@@ -797,6 +835,42 @@ func _Containers_Resume_Handler(srv interface{}, ctx context.Context, dec func(i
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Containers_Sleep_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SleepRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ContainersServer).Sleep(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Containers_Sleep_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ContainersServer).Sleep(ctx, req.(*SleepRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Containers_Wake_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(WakeRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ContainersServer).Wake(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Containers_Wake_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ContainersServer).Wake(ctx, req.(*WakeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Containers_Remove_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(RemoveRequest)
 	if err := dec(in); err != nil {
@@ -988,6 +1062,14 @@ var Containers_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Resume",
 			Handler:    _Containers_Resume_Handler,
+		},
+		{
+			MethodName: "Sleep",
+			Handler:    _Containers_Sleep_Handler,
+		},
+		{
+			MethodName: "Wake",
+			Handler:    _Containers_Wake_Handler,
 		},
 		{
 			MethodName: "Remove",

@@ -123,7 +123,7 @@ func numberOf(c *longshorev1.Container) int {
 }
 
 func running(c *longshorev1.Container) bool {
-	return c.GetState() == "running" || c.GetState() == "paused"
+	return slices.Contains([]string{"running", "paused", "asleep"}, c.GetState())
 }
 
 // active reports whether a container runs, or will be started by its restart policy.

@@ -38,6 +38,8 @@ func exampleOf() map[string]string {
 		"restart":   "longshore restart -t 5 web",
 		"kill":      "longshore kill -s HUP web",
 		"pause":     "longshore pause web",
+		"sleep":     "longshore sleep web",
+		"wake":      "longshore wake web",
 		"resume":    "longshore resume web\nlongshore unpause web",
 		"rename":    "longshore rename web web-old",
 		"update":    "longshore update -m 512m --memory-swap 1g web\nlongshore update --cpus 1.5 --pids 200 web db",

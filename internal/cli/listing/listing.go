@@ -54,6 +54,8 @@ func statusText(c *longshorev1.Container) string {
 		return up + " (" + c.GetHealth() + ")"
 	case "paused":
 		return "Up " + base.Span(time.Since(c.GetStarted().AsTime())) + " (Paused)"
+	case "asleep":
+		return "Asleep " + base.Span(time.Since(c.GetRest().GetSince().AsTime())) + ", " + base.Size(c.GetRest().GetGivenBytes()) + " given back"
 	case "restarting":
 		return fmt.Sprintf("Restarting (%d) %s", c.GetAutopsy().GetStatus(), base.Ago(c.GetFinished()))
 	case "exited":

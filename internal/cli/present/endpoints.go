@@ -24,7 +24,7 @@ func network(o object) *dockertypes.NetworkSettings {
 	n.Ports = dockertypes.PortMap{}
 	if len(o.texts("network", "addrs")) > 0 || len(o.objects("network", "ports")) > 0 {
 		n.SandboxID = o.text("sandbox")
-		running := o.text("state") == "running" || o.text("state") == "paused"
+		running := o.text("state") == "running" || o.text("state") == "paused" || o.text("state") == "asleep"
 		for p := range config(o, nil).ExposedPorts {
 			if running {
 				n.Ports[p] = nil

@@ -145,7 +145,7 @@ func (m *Main) follow(ctx context.Context) (int, error) {
 	case !m.asked:
 		m.was = r.Main.Started
 	}
-	runs := r.State == "running" || r.State == "paused"
+	runs := r.State == "running" || r.State == "paused" || r.State == "asleep"
 	stream, err := m.Client.Containers.Attach(ctx)
 	if err != nil {
 		return 0, err

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
@@ -117,7 +118,7 @@ func Container(c core.Container, sb core.Sandbox, image string) *longshorev1.Con
 	for _, v := range c.Config.Volumes {
 		out.Volumes = append(out.Volumes, v.Name)
 	}
-	out.Restarts = uint32(c.Restarts.Count)
+	out.Restarts, out.Rest = uint32(c.Restarts.Count), Rest(c.Rest)
 	switch {
 	case c.Restarting():
 		out.State = Restarting
@@ -128,6 +129,24 @@ func Container(c core.Container, sb core.Sandbox, image string) *longshorev1.Con
 	// A stopped sandbox no longer has its addresses and ports.
 	if sb.State == core.SandboxReady {
 		out.Ports, out.Addresses = toPorts(sb.Network.Ports), toAddresses(sb.Network)
+	}
+	return out
+}
+
+// Rest converts a container's sleep. nil if it never slept.
+func Rest(r *core.Rest) *longshorev1.Rest {
+	if r == nil {
+		return nil
+	}
+	out := &longshorev1.Rest{
+		Phase: string(r.Phase), Since: Time(r.Since), GivenBytes: r.Given, StoredBytes: r.Stored, Processes: uint32(r.Processes),
+		Woken: Time(r.Woken), By: r.By, Faults: r.Faults, Pages: r.Pages,
+	}
+	if r.Back > 0 {
+		out.Back = durationpb.New(r.Back)
+	}
+	for _, m := range r.Resident {
+		out.Resident = append(out.Resident, &longshorev1.Resident{Pid: int32(m.Pid), Why: m.Why, Bytes: m.Bytes})
 	}
 	return out
 }

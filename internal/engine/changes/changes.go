@@ -145,7 +145,7 @@ func (c Changes) Health(ctx context.Context, id core.ID, h core.Health) error {
 
 func (c Changes) health(id core.ID, h core.Health) error {
 	return c.Scope.ChangeContainer(id, scope.By{Verb: "health check"}, func(ct *core.Container, n *scope.Change) error {
-		if ct.State != core.ContainerRunning && ct.State != core.ContainerPaused || !ct.Main.Started.Equal(h.Since) {
+		if !ct.State.Live() || !ct.Main.Started.Equal(h.Since) {
 			return fmt.Errorf("its program was started at another time, or has ended: %w", errdefs.ErrFailedPrecondition)
 		}
 		was := healthStarting

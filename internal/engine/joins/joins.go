@@ -133,7 +133,7 @@ func (t Table) source(ctx context.Context, sb *core.Sandbox, kind specs.LinuxNam
 	if c, err = t.holder(n); err != nil {
 		return "", c, err
 	}
-	if live := c.State == core.ContainerRunning || c.State == core.ContainerPaused; !live && (sb.State != core.SandboxCreating || c.State != core.ContainerCreated) {
+	if live := c.State.Live(); !live && (sb.State != core.SandboxCreating || c.State != core.ContainerCreated) {
 		return "", c, fmt.Errorf("container %s is %s; start it first: %w", c.Name(), c.State, errdefs.ErrUnavailable)
 	}
 	if kind == specs.PIDNamespace {

@@ -108,7 +108,7 @@ func (q *Execs) All() map[core.Ref]core.Process {
 func (q *Execs) Add(container core.ID, p core.Process) error {
 	q.put(container, p)
 	ct, err := q.Records.Container(container)
-	if err == nil && ct.State != core.ContainerRunning && ct.State != core.ContainerPaused {
+	if err == nil && !ct.State.Live() {
 		err = fmt.Errorf("it is %s: %w", ct.State, errdefs.ErrFailedPrecondition)
 	}
 	if err != nil {

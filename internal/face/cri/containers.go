@@ -283,7 +283,7 @@ func (s *server) ReopenContainerLog(ctx context.Context, req *v1.ReopenContainer
 	if err != nil {
 		return nil, err
 	}
-	if c.State != core.ContainerRunning && c.State != core.ContainerPaused {
+	if !c.State.Live() {
 		return nil, fmt.Errorf("reopen log of container %s: it is %s: %w", c.ID, c.State, errdefs.ErrFailedPrecondition)
 	}
 	if err := s.engine.ReopenSinks(ctx, core.Ref{Container: c.ID}); err != nil {

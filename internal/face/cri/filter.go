@@ -69,7 +69,7 @@ func matchContainer(f *v1.ContainerFilter, c *core.Container) bool {
 
 // matchStats is for containers that run; the others have no figures.
 func matchStats(f *v1.ContainerStatsFilter, c *core.Container) bool {
-	running := c.State == core.ContainerRunning || c.State == core.ContainerPaused
+	running := c.State.Live()
 	return running && matchID(c.ID, f.GetId()) && matchID(c.Sandbox, f.GetPodSandboxId()) && matchLabels(c.Labels, f.GetLabelSelector())
 }
 

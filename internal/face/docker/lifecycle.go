@@ -113,7 +113,7 @@ func (v verbs) stop(w http.ResponseWriter, r *dockerhttp.Request) error {
 		return err
 	}
 	restarting := c.Restarting()
-	if c.State != core.ContainerRunning && c.State != core.ContainerPaused && !restarting {
+	if !c.State.Live() && !restarting {
 		return dockerhttp.ErrNotModified
 	}
 	if !restarting {
@@ -146,7 +146,7 @@ func (v verbs) restart(w http.ResponseWriter, r *dockerhttp.Request) error {
 	if err != nil {
 		return err
 	}
-	if c.State == core.ContainerRunning || c.State == core.ContainerPaused {
+	if c.State.Live() {
 		v.f.killed(c, signalOf(c, opts.Signal))
 	}
 	restart := v.f.solo.Restart
@@ -179,7 +179,7 @@ func (v verbs) kill(w http.ResponseWriter, r *dockerhttp.Request) error {
 	if err != nil {
 		return err
 	}
-	if c.State != core.ContainerRunning && c.State != core.ContainerPaused {
+	if !c.State.Live() {
 		return errdefs.ErrFailedPrecondition.WithMessage(fmt.Sprintf("cannot kill container: %s: container %s is not running", r.Vars["id"], c.ID))
 	}
 	v.f.killed(c, signal)
@@ -307,7 +307,7 @@ func (v verbs) remove(w http.ResponseWriter, r *dockerhttp.Request) error {
 		return err
 	}
 	force := r.Bool("force")
-	running := c.State == core.ContainerRunning || c.State == core.ContainerPaused
+	running := c.State.Live()
 	switch {
 	case r.Bool("link"):
 		return invalid.Errorf("links are removed with their containers: remove the container without link")

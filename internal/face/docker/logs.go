@@ -43,7 +43,7 @@ func (f *Face) logs(w http.ResponseWriter, r *dockerhttp.Request) error {
 	case c.Removing:
 		return errdefs.ErrFailedPrecondition.WithMessage("can not get logs from container which is dead or marked for removal")
 	}
-	if opts.Follow = r.Bool("follow") && c.State == core.ContainerRunning || c.State == core.ContainerPaused && r.Bool("follow"); opts.Follow {
+	if opts.Follow = r.Bool("follow") && c.State.Live(); opts.Follow {
 		var stop func()
 		opts.Ended, stop = engine.Ended(ctx, others{f}.reads(), c.ID)
 		defer stop()

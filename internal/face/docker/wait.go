@@ -60,7 +60,7 @@ func (f *Face) wait(w http.ResponseWriter, r *dockerhttp.Request) error {
 // ended returns a function that waits for the condition of a wait, and returns the exit code.
 func (f *Face) ended(c core.Container, since uint64, condition string) func(context.Context) (int, error) {
 	if condition == "" || condition == solo.NotRunning {
-		if !c.Restarting() && c.State != core.ContainerRunning && c.State != core.ContainerPaused {
+		if !c.Restarting() && !c.State.Live() {
 			code := view.ExitCode(&c)
 			return func(context.Context) (int, error) { return code, nil }
 		}

@@ -44,7 +44,7 @@ func (s *server) getContainers(ctx context.Context, x *api.Exchange) error {
 
 // isRunning reports whether a container runs, which includes paused ones.
 func isRunning(c *core.Container) bool {
-	return c.State == core.ContainerRunning || c.State == core.ContainerPaused
+	return c.State.Live()
 }
 
 // listStats are the statistics that lists show.

@@ -6,7 +6,6 @@ import (
 	"github.com/containerd/errdefs"
 
 	nomaddriver "github.com/longshore/longshore/api/nomad/driver"
-	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/face/nomad/plugin"
 	"github.com/longshore/longshore/internal/face/nomad/stats"
 )
@@ -40,7 +39,7 @@ func (s *server) TaskStats(req *nomaddriver.TaskStatsRequest, out nomaddriver.Dr
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	for {
-		if c, err = s.engine.Container(ctx, c.ID); err == nil && c.State != core.ContainerRunning && c.State != core.ContainerPaused {
+		if c, err = s.engine.Container(ctx, c.ID); err == nil && !c.State.Live() {
 			return nil
 		}
 		var st *nomaddriver.TaskStats

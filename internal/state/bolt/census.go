@@ -27,7 +27,7 @@ func (c census) addSandbox(sb *core.Sandbox) {
 
 func (c census) addContainer(ct *core.Container) {
 	r := core.LostObject{Owner: ct.Owner, Key: ct.Key, Sandbox: ct.Sandbox, Container: ct.ID}
-	r.Running = ct.State == core.ContainerRunning || ct.State == core.ContainerPaused
+	r.Running = ct.State.Live()
 	for i := range ct.Execs {
 		if p := &ct.Execs[i]; !p.Started.IsZero() && p.Autopsy == nil {
 			r.Execs = append(r.Execs, p.ID)

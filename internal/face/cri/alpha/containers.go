@@ -328,7 +328,7 @@ func (s *Server) stats(ctx context.Context, c *core.Container, id string) (*cri.
 func (s *Server) ListContainerStats(ctx context.Context, req *cri.ListContainerStatsRequest) (*cri.ListContainerStatsResponse, error) {
 	f, out := req.GetFilter(), &cri.ListContainerStatsResponse{}
 	err := s.each(f.GetId(), f.GetPodSandboxId(), f.GetLabelSelector(), func(c *core.Container, pod string) error {
-		if c.State != core.ContainerRunning && c.State != core.ContainerPaused {
+		if !c.State.Live() {
 			return nil
 		}
 		st, err := s.stats(ctx, c, "")

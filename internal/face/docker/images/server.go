@@ -93,7 +93,7 @@ func (s *Server) users(ctx context.Context) ([]User, error) {
 	}
 	var users []User
 	for _, c := range list {
-		running := c.State == core.ContainerRunning || c.State == core.ContainerPaused || c.Restarting()
+		running := c.State.Live() || c.Restarting()
 		for _, id := range imagesOf(c) {
 			users = append(users, User{string(c.ID), id, running})
 		}

@@ -167,7 +167,7 @@ type member struct {
 
 // running reports whether the member has its addresses.
 func (m member) running() bool {
-	return m.sandbox.State == core.SandboxReady && (m.container.State == core.ContainerRunning || m.container.State == core.ContainerPaused)
+	return m.sandbox.State == core.SandboxReady && m.container.State.Live()
 }
 
 // on reports whether the member is on a network.

@@ -99,7 +99,7 @@ func (s *Server) sample(ctx context.Context, id core.ID) (dockertypes.Stats, err
 		return dockertypes.Stats{}, err
 	}
 	doc := dockertypes.Stats{Name: "/" + c.Name(), ID: string(id)}
-	if c.State != core.ContainerRunning && c.State != core.ContainerPaused {
+	if !c.State.Live() {
 		return doc, nil
 	}
 	st, err := s.Engine.Stats.OfContainer(ctx, &c, core.StatsUsage|core.StatsDetail)

@@ -14,7 +14,6 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/dockerhttp"
 	"github.com/longshore/longshore/internal/dockertypes"
 	"github.com/longshore/longshore/internal/invalid"
@@ -45,7 +44,7 @@ func (s *Server) top(w http.ResponseWriter, r *dockerhttp.Request) error {
 	switch {
 	case c.Restarting():
 		return errdefs.ErrFailedPrecondition.WithMessage(fmt.Sprintf("Container %s is restarting, wait until the container is running", c.ID))
-	case c.State != core.ContainerRunning && c.State != core.ContainerPaused:
+	case !c.State.Live():
 		return errdefs.ErrFailedPrecondition.WithMessage(fmt.Sprintf("container %s is not running", c.ID))
 	}
 	pids, err := s.Engine.Stats.Cgroups.Pids(r.Context(), c.Cgroup)

@@ -75,7 +75,7 @@ func Status(c *core.Container) string {
 func ExitCode(c *core.Container) int {
 	a := c.Main.Autopsy
 	switch {
-	case NeverRan(c) || a == nil || c.State == core.ContainerRunning || c.State == core.ContainerPaused:
+	case NeverRan(c) || a == nil || c.State.Live():
 		return 0
 	case a.Start != "" && a.Exit.Status() == 0:
 		return startCode(a)
@@ -270,7 +270,7 @@ func (o *Object) bindMode(target string) string {
 
 // running reports whether the container has its addresses and ports.
 func (o *Object) running() bool {
-	return o.Sandbox.State == core.SandboxReady && (o.Container.State == core.ContainerRunning || o.Container.State == core.ContainerPaused)
+	return o.Sandbox.State == core.SandboxReady && o.Container.State.Live()
 }
 
 // ports returns the published ports of a running container, and with null those that are exposed only.

@@ -1,0 +1,179 @@
+// Package sleeptest has a program that sleeps in tests. It has memory of several kinds, threads, timers and
+// a server, and knows what its memory must contain. Start at Main.
+package sleeptest
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// The first arguments of the program. Work is followed by the address of its server and the MiB of its
+// memory.
+const (
+	WorkArg  = "work"
+	childArg = "work-child"
+)
+
+// Main is the program. It returns false when the arguments are not its own.
+func Main(args []string) bool {
+	if len(args) > 1 && args[1] == childArg {
+		return true
+	}
+	if len(args) != 4 || args[1] != WorkArg {
+		return false
+	}
+	mib, err := strconv.Atoi(args[3])
+	if err == nil {
+		err = serve(args[2], mib)
+	}
+	fmt.Fprintln(os.Stderr, err)
+	os.Exit(1)
+	return true
+}
+
+// work is the memory of the program.
+type work struct {
+	mu     sync.Mutex // guards all
+	random *rand.Rand
+	heap   [][]byte
+	mapped []byte
+}
+
+// serve allocates the memory and answers requests.
+func serve(addr string, mib int) error {
+	w := &work{random: rand.New(rand.NewPCG(1, uint64(os.Getpid())))}
+	half := mib << 19
+	for range half >> 16 {
+		w.heap = append(w.heap, w.fill(make([]byte, 1<<16)))
+	}
+	var err error
+	if w.mapped, err = unix.Mmap(-1, 0, half, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE); err != nil {
+		return err
+	}
+	w.fill(w.mapped[:half/2]) // the rest is empty
+	for range 4 {
+		go func() {
+			for range time.NewTicker(time.Millisecond).C { // it interrupts system calls all the time
+				w.mu.Lock()
+				_ = w.heap[0][0]
+				w.mu.Unlock()
+			}
+		}()
+	}
+	l, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", addr)
+	if err != nil {
+		return err
+	}
+	fmt.Println(l.Addr())
+	s := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(r http.ResponseWriter, req *http.Request) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if _, err := io.WriteString(r, w.do(strings.TrimPrefix(req.URL.Path, "/"))); err != nil {
+			return
+		}
+	})}
+	return s.Serve(l)
+}
+
+func (w *work) fill(b []byte) []byte {
+	for p := b; len(p) > 0; p = p[8:] {
+		binary.LittleEndian.PutUint64(p, w.random.Uint64()>>(w.random.Uint64()%60)) // it compresses a little
+	}
+	return b
+}
+
+func (w *work) sum() string {
+	h := sha256.New()
+	for _, b := range w.heap {
+		h.Write(b)
+	}
+	h.Write(w.mapped)
+	return fmt.Sprintf("%x", h.Sum(nil))
+}
+
+// The requests. The answer of those that change the memory is the sum afterwards; all others leave it.
+const (
+	Sum   = "sum"   // the memory's SHA-256
+	Touch = "touch" // a page in the middle
+	Drop  = "drop"  // gives content up, which must not come back
+	Move  = "move"  // moves a mapping
+	Fork  = "fork"  // executes a program
+	New   = "new"   // uses memory that was not there before
+	Dirty = "dirty" // changes a part of the memory
+)
+
+func (w *work) do(request string) string {
+	switch request {
+	case Sum:
+		return w.sum()
+	case Touch:
+		return strconv.Itoa(int(w.mapped[len(w.mapped)/4]))
+	case Drop:
+		part := w.mapped[1<<20 : 2<<20]
+		if err := unix.Madvise(part, unix.MADV_DONTNEED); err != nil {
+			return err.Error()
+		}
+		for i, b := range part {
+			if b != 0 {
+				return fmt.Sprintf("page %d has come back", i>>12)
+			}
+		}
+		w.fill(part)
+	case Move:
+		moved, err := unix.Mremap(w.mapped, 2*len(w.mapped), unix.MREMAP_MAYMOVE)
+		if err != nil {
+			return err.Error()
+		}
+		w.mapped = moved[:len(w.mapped)]
+	case Fork:
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if out, err := exec.CommandContext(ctx, "/proc/self/exe", childArg).CombinedOutput(); err != nil {
+			return fmt.Sprintf("%s: %v", out, err)
+		}
+	case New:
+		b := make([]byte, 8<<20)
+		for i := range b {
+			if b[i] != 0 {
+				return "new memory is not empty"
+			}
+		}
+		w.heap = append(w.heap, w.fill(b))
+	case Dirty:
+		for i := 0; i < len(w.heap); i += 7 {
+			w.fill(w.heap[i][:1<<12])
+		}
+	default:
+		return "no request"
+	}
+	return w.sum()
+}
+
+// Ask makes a request of the program at an address and returns its answer.
+func Ask(ctx context.Context, addr, request string) (string, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+"/"+request, http.NoBody)
+	if err != nil {
+		return "", err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	b, err := io.ReadAll(resp.Body)
+	return string(b), err
+}
