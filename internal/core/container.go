@@ -30,6 +30,9 @@ func (s ContainerState) Live() bool {
 	return s == ContainerRunning || s == ContainerPaused || s == ContainerAsleep
 }
 
+// Runs reports whether a container in this state can be used: it runs, or it sleeps and wakes for it.
+func (s ContainerState) Runs() bool { return s == ContainerRunning || s == ContainerAsleep }
+
 // ContainerConfig is a face's request for a container.
 type ContainerConfig struct {
 	Key     Key               `json:"-"`

@@ -349,6 +349,9 @@ func (c *Client) Streams(ctx context.Context, ref core.Ref, opts core.StreamOpti
 		return nil, err
 	}
 	opts.Stdin = opts.Stdin && (ct.Confinement == nil || !ct.Confinement.Shutdown) // it is not a client's to write to
+	if err := c.Rests.Wake(ctx, ref.Container, asleep.ByAttach); err != nil {
+		return nil, err
+	}
 	return c.e.o.Supervisor.Streams(ctx, ref, opts)
 }
 

@@ -133,8 +133,8 @@ func (m Monitor) store(ctx context.Context, r *run, was State) {
 	}
 }
 
-// errPaused means that there was no probe, because the container is paused.
-var errPaused = errors.New("the container is paused") //nolint:gochecknoglobals // an error value
+// errPaused means that there was no probe, because the container is paused or asleep.
+var errPaused = errors.New("the container is paused or asleep") //nolint:gochecknoglobals // an error value
 
 // look returns the container if the probed run continues.
 func (m Monitor) look(ctx context.Context, r *run) (core.Container, error) {
@@ -142,7 +142,7 @@ func (m Monitor) look(ctx context.Context, r *run) (core.Container, error) {
 	switch {
 	case errdefs.IsNotFound(err) || err == nil && (c.State == core.ContainerExited || !c.Main.Started.Equal(r.started)):
 		return c, errEnded
-	case err == nil && c.State == core.ContainerPaused:
+	case err == nil && (c.State == core.ContainerPaused || c.State == core.ContainerAsleep):
 		return c, errPaused
 	}
 	return c, err

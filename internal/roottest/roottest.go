@@ -221,6 +221,7 @@ func removeCgroup(t *testing.T, dir string) {
 // killAll kills the processes of a cgroup and waits until they have ended. Processes
 // that they start meanwhile are left to the next call.
 func killAll(dir string) {
+	_ = os.WriteFile(filepath.Join(dir, "freezer.state"), []byte("THAWED"), 0) // on v1 no signal ends a frozen process
 	procs, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
 	if err != nil {
 		return

@@ -166,7 +166,7 @@ func (r *rest) run(ctx context.Context) (slept core.Slept, err error) {
 		return slept, err
 	}
 	for {
-		var t pages.Tell
+		var t pages.Message
 		fds, err := conn.Receive(&t)
 		if err == nil && t.Step == "" {
 			err = errors.New(t.Error)

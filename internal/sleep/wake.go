@@ -130,7 +130,7 @@ func (w *waking) dial() error {
 	}
 	late := time.AfterFunc(serverTime, func() { _ = conn.Close() })
 	defer late.Stop()
-	var t pages.Tell
+	var t pages.Message
 	fds, err := conn.Receive(&t)
 	closeAll(fds)
 	if err != nil {
@@ -198,7 +198,7 @@ func (w *waking) start(ctx context.Context) error {
 // follow waits until all pages are back, and starts another server when one dies.
 func (w *waking) follow() {
 	for {
-		var t pages.Tell
+		var t pages.Message
 		fds, err := w.conn.Receive(&t)
 		select {
 		case <-w.ended:
@@ -243,7 +243,7 @@ func (w *waking) again() error {
 }
 
 // failed reports that a thread waits for a page that it cannot get.
-func (w *waking) failed(t pages.Tell) {
+func (w *waking) failed(t pages.Message) {
 	err := errors.New(t.Error)
 	if t.Step == pages.StepDamaged {
 		err = fmt.Errorf("%w: %w", core.ErrMemoryLost, err)

@@ -42,6 +42,7 @@ const (
 	ByForward By = "for a connection to a port"
 	ByStop    By = "to be stopped"
 	BySignal  By = "for a signal"
+	ByPause   By = "to be paused"
 	byAgent   By = "because the agent died while it fell asleep"
 )
 

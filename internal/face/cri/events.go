@@ -76,7 +76,7 @@ func (t *eventStream) present(ctx context.Context) error {
 
 func lastStep(c core.Container) (v1.ContainerEventType, time.Time) {
 	switch c.State {
-	case core.ContainerRunning, core.ContainerPaused:
+	case core.ContainerRunning, core.ContainerPaused, core.ContainerAsleep:
 		return v1.ContainerEventType_CONTAINER_STARTED_EVENT, c.Main.Started
 	case core.ContainerExited:
 		return v1.ContainerEventType_CONTAINER_STOPPED_EVENT, c.Main.Finished

@@ -37,7 +37,7 @@ func containerState(s core.ContainerState) v1.ContainerState {
 	switch s {
 	case core.ContainerCreated:
 		return v1.ContainerState_CONTAINER_CREATED
-	case core.ContainerRunning, core.ContainerPaused:
+	case core.ContainerRunning, core.ContainerPaused, core.ContainerAsleep:
 		return v1.ContainerState_CONTAINER_RUNNING
 	case core.ContainerExited:
 		return v1.ContainerState_CONTAINER_EXITED
@@ -104,7 +104,7 @@ func containerStatus(c *core.Container, r containerRecord) *v1.ContainerStatus {
 		s.Image = r.Config.GetImage()
 	}
 	switch c.State {
-	case core.ContainerRunning, core.ContainerPaused:
+	case core.ContainerRunning, core.ContainerPaused, core.ContainerAsleep:
 		s.StartedAt = nanos(c.Main.Started)
 	case core.ContainerExited:
 		ended(s, &c.Main)

@@ -11,6 +11,7 @@ import (
 
 	v1 "github.com/longshore/longshore/api/cri/v1"
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine/asleep"
 	"github.com/longshore/longshore/internal/face/cri/stream"
 )
 
@@ -68,7 +69,7 @@ func joinable(ctx context.Context, s *server, r stream.Request) (string, error) 
 }
 
 func running(c core.Container, kind stream.Kind) error {
-	if c.State != core.ContainerRunning && (c.State != core.ContainerPaused || kind == stream.KindExec) {
+	if !c.State.Runs() && (c.State != core.ContainerPaused || kind == stream.KindExec) {
 		return fmt.Errorf("%s: container %s is %s: %w", kind, c.ID, c.State, errdefs.ErrFailedPrecondition)
 	}
 	return nil
@@ -86,6 +87,9 @@ func (b backend) Dial(ctx context.Context, sandbox string, port uint16) (net.Con
 	ns := sb.Config.Namespaces.Net
 	if sb.State != core.SandboxReady || ns.Mode != core.Host && ns.Path == "" {
 		return nil, fmt.Errorf("sandbox %s is %s: %w", sb.ID, sb.State, errdefs.ErrFailedPrecondition)
+	}
+	if err := b.s.engine.Rests.WakeSandbox(ctx, sb.ID, asleep.ByForward); err != nil {
+		return nil, err
 	}
 	return dialLoopback(ctx, ns.Path, port)
 }

@@ -132,7 +132,7 @@ func (s *attachSession) join(ctx context.Context) (*pendingJoin, error) {
 	case err != nil:
 		s.f.leave(s.c.ID, p)
 		return nil, noSuchContainer(s.c.ID.Short())
-	case c.State == core.ContainerRunning && s.f.unregister(s.c.ID, p):
+	case c.State.Runs() && s.f.unregister(s.c.ID, p):
 		s.c = c
 		return nil, s.open(ctx)
 	}

@@ -170,7 +170,7 @@ func executable(c core.Container) error {
 		return errdefs.ErrFailedPrecondition.WithMessage(fmt.Sprintf("Container %s is paused, unpause the container before exec", c.Key))
 	case c.Restarting():
 		return errdefs.ErrFailedPrecondition.WithMessage(fmt.Sprintf("container %s is restarting, wait until the container is running", c.ID))
-	case c.State != core.ContainerRunning:
+	case !c.State.Runs():
 		return errdefs.ErrFailedPrecondition.WithMessage(fmt.Sprintf("container %s is not running", c.ID))
 	}
 	return nil

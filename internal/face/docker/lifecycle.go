@@ -15,6 +15,7 @@ import (
 	"github.com/longshore/longshore/internal/dockerhttp"
 	"github.com/longshore/longshore/internal/dockertypes"
 	"github.com/longshore/longshore/internal/engine"
+	"github.com/longshore/longshore/internal/engine/asleep"
 	"github.com/longshore/longshore/internal/face/docker/translate"
 	"github.com/longshore/longshore/internal/invalid"
 	"github.com/longshore/longshore/internal/ocispec"
@@ -40,12 +41,12 @@ func (v verbs) start(w http.ResponseWriter, r *dockerhttp.Request) error {
 	switch {
 	case c.State == core.ContainerPaused:
 		return errdefs.ErrFailedPrecondition.WithMessage("cannot start a paused container, try unpause instead")
-	case c.State == core.ContainerRunning || c.Restarting():
+	case c.State.Runs() || c.Restarting():
 		return dockerhttp.ErrNotModified
 	}
 	if err := v.f.solo.Start(ctx, c); err != nil {
 		switch now, ferr := v.f.own.Container(ctx, c.ID); {
-		case ferr == nil && now.State == core.ContainerRunning:
+		case ferr == nil && now.State.Runs():
 			return dockerhttp.ErrNotModified // another call has started it
 		case errdefs.IsNotFound(ferr) || ferr == nil && now.Removing:
 			return errdefs.ErrFailedPrecondition.WithMessage("container is marked for removal and cannot be started")
@@ -217,6 +218,10 @@ func (v verbs) pause(w http.ResponseWriter, r *dockerhttp.Request) error {
 	case core.ContainerPaused:
 		return errdefs.ErrFailedPrecondition.WithMessage(fmt.Sprintf("Container %s is already paused", c.ID))
 	case core.ContainerRunning:
+	case core.ContainerAsleep: // its processes wait for the pause's end in the same way
+		if err := v.f.own.Rests.Wake(ctx, c.ID, asleep.ByPause); err != nil {
+			return err
+		}
 	default:
 		return errdefs.ErrFailedPrecondition.WithMessage(fmt.Sprintf("container %s is not running", c.ID))
 	}
@@ -275,7 +280,7 @@ func (v verbs) resize(w http.ResponseWriter, r *dockerhttp.Request) error {
 	if err != nil {
 		return err
 	}
-	if c.State != core.ContainerRunning {
+	if !c.State.Runs() {
 		return errdefs.ErrFailedPrecondition.WithMessage(fmt.Sprintf("container %s is not running", c.ID))
 	}
 	if c.Main.TTY { // dockerd accepts a size for programs without a terminal

@@ -121,7 +121,7 @@ func (s *server) findParent(ctx context.Context, l *translate.Launch) error {
 	if err != nil {
 		return err
 	}
-	if p.State != core.ContainerRunning {
+	if !p.State.Runs() {
 		return fmt.Errorf("Parent container %s is in 'DESTROYING' state", name) //nolint:staticcheck // Mesos' text
 	}
 	l.Parent = &p

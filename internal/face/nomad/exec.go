@@ -33,7 +33,7 @@ func execProcess(c core.Container, command []string, tty bool, size core.Size) (
 	if len(command) == 0 {
 		return nil, invalid.Errorf("exec in task %s: no command", c.Key)
 	}
-	if c.State != core.ContainerRunning {
+	if !c.State.Runs() {
 		return nil, fmt.Errorf("exec in task %s: it is %s: %w", c.Key, c.State, errdefs.ErrFailedPrecondition)
 	}
 	p, err := ocispec.ExecProcess(c.Bundle, command, tty, size)

@@ -116,7 +116,7 @@ func (s *server) sibling(ctx context.Context, t *nomaddriver.TaskConfig, name st
 		return "", err
 	}
 	for _, c := range all {
-		if c.State != core.ContainerRunning {
+		if !c.State.Runs() {
 			continue
 		}
 		sb, err := s.engine.Sandbox(ctx, c.Sandbox)

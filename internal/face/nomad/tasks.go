@@ -140,7 +140,7 @@ func (s *server) InspectTask(ctx context.Context, req *nomaddriver.InspectTaskRe
 		}
 	case core.ContainerCreated, core.ContainerCreating:
 		st.State = nomaddriver.TaskState_UNKNOWN
-	case core.ContainerRunning, core.ContainerPaused:
+	case core.ContainerRunning, core.ContainerPaused, core.ContainerAsleep:
 	}
 	attributes := map[string]string{"container_id": string(c.ID), "runtime": c.Runtime, "image": string(c.Image)}
 	return &nomaddriver.InspectTaskResponse{

@@ -115,7 +115,7 @@ func (w *worker) joinNetworks(ctx context.Context) {
 		}
 		switch {
 		case err != nil || c.State == core.ContainerExited:
-		case c.State == core.ContainerRunning && s.GetStatus().GetState() == swarmv1.TaskState_RUNNING:
+		case c.State.Runs() && s.GetStatus().GetState() == swarmv1.TaskState_RUNNING:
 			w.announce(s, c)
 		default:
 			w.nets.Attached(s.GetId())

@@ -65,7 +65,7 @@ func sleepMain() error {
 		err = s.putToSleep()
 	}
 	if err != nil {
-		_ = conn.Send(Tell{Error: err.Error(), Refused: errors.Is(err, errRefused)})
+		_ = conn.Send(Message{Error: err.Error(), Refused: errors.Is(err, errRefused)})
 	}
 	return err
 }
@@ -115,27 +115,27 @@ func serveMain(spaces int) error {
 		return err
 	}
 	a := &agents{ledger: l}
-	s.told = a.tell
+	s.report = a.send
 	go a.accept(listener)
-	return s.serve(func() { a.tell(StepDone, nil, -1) })
+	return s.serve(func() { a.send(StepDone, nil, -1) })
 }
 
 // serve supplies pages until the process is ended by an agent.
 func (s *server) serve(done func()) error {
-	told := false
+	reported := false
 	for {
-		if s.missing() == 0 && !told {
-			told = true
+		if s.missing() == 0 && !reported {
+			reported = true
 			s.ledger.Reach(ledger.In)
 			done()
 		}
 		more, err := s.prefetch()
 		if err != nil {
-			s.tell(StepDamaged, err)
+			s.fail(StepDamaged, err)
 			return err
 		}
 		if _, err := s.poll(!more, nil); err != nil {
-			s.tell(StepDamaged, err)
+			s.fail(StepDamaged, err)
 			return err
 		}
 	}
@@ -162,7 +162,7 @@ type agents struct {
 
 	mu    sync.Mutex // guards conns, last
 	conns []*Conn
-	last  []Tell // messages that a new agent must know
+	last  []Message // messages that a new agent must know
 }
 
 func (a *agents) accept(l net.Listener) {
@@ -180,7 +180,7 @@ func (a *agents) accept(l net.Listener) {
 		conn := &Conn{u}
 		a.mu.Lock()
 		a.conns = append(a.conns, conn)
-		_ = conn.Send(a.counted(Tell{Step: StepServing}))
+		_ = conn.Send(a.counted(Message{Step: StepServing}))
 		for _, t := range a.last {
 			_ = conn.Send(a.counted(t))
 		}
@@ -206,16 +206,16 @@ func (a *agents) serve(c *Conn) {
 	}
 }
 
-func (a *agents) counted(t Tell) Tell {
+func (a *agents) counted(t Message) Message {
 	t.Faults, t.Pages = a.ledger.Counts()
 	return t
 }
 
 // tell sends a message to all agents.
-func (a *agents) tell(step string, err error, fd uffd.Space) {
+func (a *agents) send(step string, err error, fd uffd.Space) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	t := a.counted(Tell{Step: step})
+	t := a.counted(Message{Step: step})
 	if err != nil {
 		t.Error = err.Error()
 	}

@@ -57,7 +57,7 @@ func (s *sleeper) putToSleep() error {
 	if err != nil {
 		return err
 	}
-	return s.conn.Send(Tell{Step: StepDone, Report: s.report})
+	return s.conn.Send(Message{Step: StepDone, Report: s.report})
 }
 
 func (s *sleeper) work(ask Ask) (err error) {
@@ -96,7 +96,7 @@ func (s *sleeper) work(ask Ask) (err error) {
 
 // reach reports a step and waits for the agent's answer.
 func (s *sleeper) reach(step string) error {
-	if err := s.conn.Send(Tell{Step: step, Report: s.report}); err != nil {
+	if err := s.conn.Send(Message{Step: step, Report: s.report}); err != nil {
 		return err
 	}
 	return s.answer()

@@ -18,14 +18,14 @@ type server struct {
 	ledger *ledger.Ledger
 	reader *ledger.Reader
 	spaces []*space
-	// told gets StepShort, StepDamaged and StepForked. It may be nil.
-	told func(step string, err error, fd uffd.Space)
+	// reported gets StepShort, StepDamaged and StepForked. It may be nil.
+	report func(step string, err error, fd uffd.Space)
 	// dropping says that the processes are stopped, and that removed pages are those that their sleep
 	// removes.
 	dropping bool
 	block    *ledger.Block // the one in content
 	content  []byte
-	short    bool // told
+	short    bool // reported
 }
 
 // space is an address space of a process.
@@ -335,8 +335,8 @@ func (s *server) forked(parent *space, fd uffd.Space) error {
 	if err := s.ledger.Moved(ledger.Move{Space: parent.number, Fork: int(fd)}); err != nil {
 		return err
 	}
-	if s.told != nil {
-		s.told(StepForked, nil, fd)
+	if s.report != nil {
+		s.report(StepForked, nil, fd)
 	}
 	return nil
 }
@@ -404,7 +404,7 @@ func (s *server) receive(p *space) error {
 		err = s.handle(p, m)
 		if errors.Is(err, unix.ENOMEM) {
 			// The thread stays where it is. It gets another message when it is woken.
-			s.tell(StepShort, err)
+			s.fail(StepShort, err)
 			err = p.fd.Wake(uffd.Range{Addr: m.Args[1] &^ (ledger.PageSize - 1), Len: ledger.PageSize})
 		}
 		if err != nil {
@@ -415,10 +415,10 @@ func (s *server) receive(p *space) error {
 	return nil
 }
 
-func (s *server) tell(step string, err error) {
-	if s.told != nil && !s.short {
+func (s *server) fail(step string, err error) {
+	if s.report != nil && !s.short {
 		s.short = step == StepShort
-		s.told(step, err, -1)
+		s.report(step, err, -1)
 	}
 }
 
@@ -437,7 +437,7 @@ func (s *server) prefetch() (bool, error) {
 				case errors.Is(err, errChanging):
 					return true, nil
 				case errors.Is(err, unix.ENOMEM):
-					s.tell(StepShort, err)
+					s.fail(StepShort, err)
 					return false, nil
 				case err != nil:
 					return false, err

@@ -40,8 +40,8 @@ type Ask struct {
 	Limit int64 `json:"limit,omitempty"`
 }
 
-// Tell is the program's message.
-type Tell struct {
+// Message is the program's message.
+type Message struct {
 	Step    string `json:"step"`
 	Error   string `json:"error,omitempty"`
 	Refused bool   `json:"refused,omitempty"` // Error is a property of the container
@@ -135,7 +135,7 @@ func (c *Conn) sendSpaces(step string, spaces []uffd.Space) error {
 		fds[i] = int(s)
 	}
 	for first := 0; first == 0 || first < len(fds); first += maxFiles {
-		if err := c.Send(Tell{Step: step, Spaces: len(fds)}, fds[first:min(first+maxFiles, len(fds))]...); err != nil {
+		if err := c.Send(Message{Step: step, Spaces: len(fds)}, fds[first:min(first+maxFiles, len(fds))]...); err != nil {
 			return err
 		}
 	}

@@ -23,7 +23,7 @@ func Exec(c core.Container, req *longshorev1.ExecStart) (*specs.Process, error) 
 			return nil, invalid.Errorf("environment variable %q is not NAME=value", name)
 		}
 	}
-	if c.State != core.ContainerRunning {
+	if !c.State.Runs() {
 		return nil, fmt.Errorf("exec in %s: it is %s: %w", c.ID.Short(), c.State, errdefs.ErrFailedPrecondition)
 	}
 	p, err := ocispec.ExecProcess(c.Bundle, req.GetCommand(), req.GetTty(), Size(req.GetSize()))

@@ -271,7 +271,7 @@ func (s Sandbox) pid() int {
 		return s.Record.Init
 	}
 	for _, c := range s.Containers {
-		if c.State == core.ContainerRunning && c.Main.Pid != 0 {
+		if c.State.Runs() && c.Main.Pid != 0 {
 			return c.Main.Pid
 		}
 	}

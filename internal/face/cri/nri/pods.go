@@ -138,7 +138,7 @@ func state(s core.ContainerState) api.ContainerState {
 		return api.ContainerState_CONTAINER_CREATED
 	case core.ContainerRunning:
 		return api.ContainerState_CONTAINER_RUNNING
-	case core.ContainerPaused:
+	case core.ContainerPaused, core.ContainerAsleep:
 		return api.ContainerState_CONTAINER_PAUSED
 	case core.ContainerExited:
 		return api.ContainerState_CONTAINER_STOPPED

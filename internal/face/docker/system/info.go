@@ -151,7 +151,7 @@ func (s *Server) count(ctx context.Context, doc *dockertypes.SystemInfo) error {
 		switch {
 		case c.State == core.ContainerPaused:
 			doc.ContainersPaused++
-		case c.State == core.ContainerRunning, c.Restarting():
+		case c.State.Runs(), c.Restarting():
 			doc.ContainersRunning++
 		default:
 			doc.ContainersStopped++

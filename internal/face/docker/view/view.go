@@ -63,7 +63,7 @@ func Status(c *core.Container) string {
 		return Paused
 	case c.Restarting():
 		return Restarting
-	case c.State == core.ContainerRunning:
+	case c.State.Runs():
 		return Running
 	case NeverRan(c), c.Main.Started.IsZero():
 		return Created
