@@ -66,6 +66,7 @@ install: build ## install binaries, units, manual pages and completions below DE
 	install -D -m 755 $(BIN)/longshore-verify $(DESTDIR)/usr/bin/longshore-verify
 	install -D -m 755 $(BIN)/longshore-wasm $(DESTDIR)/usr/bin/longshore-wasm
 	install -D -m 755 $(BIN)/longshore-compose $(DESTDIR)/usr/bin/longshore-compose
+	install -D -m 755 $(BIN)/longshore-pages $(DESTDIR)/usr/bin/longshore-pages
 	install -D -m 644 contrib/systemd/longshore.service $(DESTDIR)/lib/systemd/system/longshore.service
 	install -D -m 644 contrib/systemd/longshore.socket $(DESTDIR)/lib/systemd/system/longshore.socket
 	install -D -m 644 contrib/systemd/longshore-cri.socket $(DESTDIR)/lib/systemd/system/longshore-cri.socket

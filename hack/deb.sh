@@ -63,7 +63,7 @@ programs() { # name…
 }
 
 if wanted longshore; then
-	programs longshore longshore-keeper longshore-verify longshore-wasm longshore-compose
+	programs longshore longshore-keeper longshore-verify longshore-wasm longshore-compose longshore-pages
 	for unit in contrib/systemd/longshore.* contrib/systemd/longshore-cri.*; do
 		install -D -m 644 "$unit" "$pkg/lib/systemd/system/$(basename "$unit")"
 	done

@@ -62,7 +62,7 @@ for tarball in "$dir"/longshore_"${version}"_linux_*.tar.gz; do
     longshore-keeper) said=$("$program" protocol) ;;
     longshore) said=$("$program" version 2>/dev/null || true) ;;
     longshore-guest) said=$version ;; # it has no such option
-    longshore-hub | longshore-oci | longshore-verify | longshore-wasm | longshore-compose | longshore-policy) said=$("$program" --version) ;;
+    longshore-hub | longshore-oci | longshore-verify | longshore-wasm | longshore-compose | longshore-pages | longshore-policy) said=$("$program" --version) ;;
     *) fail "how does ${program##*/} state its version?" ;;
     esac
     case $said in *"$version"*) ;; *) fail "${program##*/} says $said" ;; esac

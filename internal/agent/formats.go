@@ -11,6 +11,7 @@ import (
 	"github.com/longshore/longshore/internal/handover"
 	"github.com/longshore/longshore/internal/keeper"
 	"github.com/longshore/longshore/internal/network/names"
+	"github.com/longshore/longshore/internal/sleep/ledger"
 	"github.com/longshore/longshore/internal/state/bolt"
 	"github.com/longshore/longshore/internal/subprocess"
 	"github.com/longshore/longshore/internal/weaken"
@@ -23,6 +24,7 @@ func formats() []handover.Format {
 	}
 	return []handover.Format{
 		stored("durable.db"), stored("live.db"), stored("events.log"),
+		{Name: "sleep", Oldest: ledger.Format, Number: ledger.Format},
 		{Name: "handover", Oldest: weaken.Mark("handover-oldest", handover.Number), Number: weaken.Mark("handover", handover.Number)},
 		{Name: "names", Oldest: names.Protocol, Number: names.Protocol},
 		{Name: "board", Oldest: broker.Protocol, Number: broker.Protocol},

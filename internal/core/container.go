@@ -25,7 +25,7 @@ const (
 	ContainerExited ContainerState = "exited"
 )
 
-// Live reports whether a container in this state has processes that were started.
+// Live reports whether the program of a container in this state was started and has not ended.
 func (s ContainerState) Live() bool {
 	return s == ContainerRunning || s == ContainerPaused || s == ContainerAsleep
 }

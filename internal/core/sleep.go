@@ -6,34 +6,34 @@ import (
 	"time"
 )
 
-// Sleeper gives back the memory of processes that rest. The processes keep everything else: descriptors,
-// connections, threads.
+// Sleeper stores the memory of idle processes in files and frees it. The processes keep their descriptors,
+// connections and threads.
 type Sleeper interface {
-	// Sleep has the memory of all processes in and below a cgroup written to files, gives it back, and
-	// freezes the cgroup. The container is as it was after an error. FailedPrecondition when it cannot
+	// Sleep writes the memory of all processes in and below a cgroup to files, frees it, and freezes the
+	// cgroup. After an error the container runs as before. FailedPrecondition when it cannot
 	// sleep, ResourceExhausted when the disk is full.
 	Sleep(ctx context.Context, id ID, cgroup CgroupRef) (Slept, error)
-	// Wake thaws the cgroup, and returns when the processes run. Their memory comes back as they use it,
-	// and the rest behind that. done is called once when all of it is back, and earlier with an error
-	// when a thread waits for memory that it cannot get. Wake continues the work of an earlier agent.
-	// ErrMemoryLost: the cgroup is still frozen, and must be killed before it is thawed.
+	// Wake thaws the cgroup, and returns when the processes run. A page server restores their memory:
+	// first the pages that they use, then all others. Wake calls done when all pages are restored, or with
+	// an error when a thread waits for a page that cannot be restored. Wake continues the work of an
+	// earlier agent. ErrMemoryLost means that the cgroup is still frozen. The caller must kill it before it
+	// thaws it.
 	Wake(ctx context.Context, id ID, cgroup CgroupRef, done func(Woken)) error
-	// Stage says how far a container has come that an earlier agent has put to sleep or woken.
-	// ErrMemoryLost when its processes must not run again.
+	// Stage returns the stage of a container. ErrMemoryLost means that its processes must not run again.
 	Stage(ctx context.Context, id ID) (SleepStage, error)
-	// Forget removes everything that is kept of a container that has woken or ended. It is idempotent.
+	// Forget removes the files and descriptors of a container that has woken or ended. It is idempotent.
 	Forget(ctx context.Context, id ID) error
-	// Asleep returns the containers of which something is kept.
+	// Asleep returns the containers that have files or descriptors.
 	Asleep(ctx context.Context) ([]ID, error)
 }
 
 // SleepStage is a step between awake and asleep.
 type SleepStage int
 
-// The stages. Only in StageAsleep all memory is out.
+// The stages.
 const (
-	StageNone  SleepStage = iota // nothing is kept of it
-	StageAwake                   // nothing is missing
+	StageNone  SleepStage = iota // the container has no files
+	StageAwake                   // no page is missing
 	StageAsleep
 	StageWaking
 )
@@ -45,25 +45,26 @@ var ErrMemoryLost = errors.New("the memory of the sleeping container is lost")
 // Slept describes a sleep.
 type Slept struct {
 	Processes int    `json:"processes"`
-	Given     uint64 `json:"given"`  // bytes of memory that were given back
+	Given     uint64 `json:"given"`  // bytes of freed memory
 	Stored    uint64 `json:"stored"` // bytes on disk
-	// Resident is the memory that could not be given back.
+	// Resident lists the memory that a Sleeper cannot free.
 	Resident []Resident `json:"resident,omitempty"`
 }
 
-// Resident is memory that stays where it is during a sleep, or a process of which all stays.
+// Resident is memory that a process keeps while it sleeps.
 type Resident struct {
 	Pid   int    `json:"pid"`
 	Why   string `json:"why"`
-	Bytes uint64 `json:"bytes,omitempty"` // 0 when all of the process stays
+	Bytes uint64 `json:"bytes,omitempty"` // 0 when the process keeps all
 }
 
 // Woken describes the end of a wake, or why it does not come.
 type Woken struct {
 	Faults uint64 // that waited for a page
 	Pages  uint64
-	Took   time.Duration // until all pages were back
-	// Err says why a thread cannot go on. Short: its cgroup's memory limit.
+	Took   time.Duration // until all pages were restored
+	// Err is the reason why a thread cannot continue. Short means that the reason is the memory limit of
+	// the cgroup.
 	Err   error
 	Short bool
 }
@@ -73,11 +74,11 @@ type Rest struct {
 	Phase RestPhase `json:"phase,omitempty"`
 	Slept
 	Since time.Time `json:"since,omitzero"` // when it fell asleep
-	// Woken is when it woke, and By names the reason.
+	// Woken is the time of its wake, and By the reason.
 	Woken time.Time `json:"woken,omitzero"`
 	By    string    `json:"by,omitempty"`
-	// Faults, Pages and Back describe the wake, when it is complete: Back is how long it took until all
-	// memory was back.
+	// Faults, Pages and Back describe a complete wake. Back is the time from the wake until all pages were
+	// restored.
 	Faults uint64        `json:"faults,omitempty"`
 	Pages  uint64        `json:"pages,omitempty"`
 	Back   time.Duration `json:"back,omitempty"`
@@ -86,8 +87,8 @@ type Rest struct {
 // RestPhase is a step of a sleep.
 type RestPhase string
 
-// The phases of a sleep. A container that falls asleep or sleeps is ContainerAsleep, one that wakes is
-// running. RestOver is that of a container whose memory is all back.
+// The phases of a sleep. In RestFalling and RestAsleep the container is ContainerAsleep, in RestWaking it
+// is running. RestOver means that all memory is restored.
 const (
 	RestFalling RestPhase = "falling"
 	RestAsleep  RestPhase = "asleep"
@@ -95,5 +96,5 @@ const (
 	RestOver    RestPhase = ""
 )
 
-// MemoryOut reports whether memory of the container may be in files.
+// MemoryOut reports whether memory of the container may be in files only.
 func (c *Container) MemoryOut() bool { return c.Rest != nil && c.Rest.Phase != RestOver }

@@ -58,7 +58,7 @@ type Options struct {
 	Users core.UserTable
 	// Labels gives SELinux labels. With nil there are only those that requests have.
 	Labels core.LabelTable
-	// Sleeper gives back the memory of containers that sleep. With nil none sleeps.
+	// Sleeper puts containers to sleep. With nil no container can sleep.
 	Sleeper core.Sleeper
 	// OOMLog reads the kernel log; nil when it cannot be read.
 	OOMLog core.OOMLog

@@ -191,13 +191,11 @@ func (c *Client) Signal(ctx context.Context, ref core.Ref, sig int, req core.Sto
 	}
 	if sig == sigkill && ref.Process == core.Main && (ct.State == core.ContainerPaused || ct.State == core.ContainerAsleep) {
 		// On cgroup v1 not even SIGKILL ends a frozen process. The others of one that sleeps would find empty memory.
-		err := error(nil)
+		var err error
 		if ct.State == core.ContainerAsleep {
 			err = c.e.kill(ctx, &ct)
-		} else if rt, rerr := c.view.e.runtime(ct.Runtime); rerr != nil {
-			err = rerr
 		} else {
-			err = rt.Resume(ctx, ct.ID)
+			err = c.e.thaw(ctx, &ct)
 		}
 		if err = ignoreNotFound(err); err != nil {
 			return fmt.Errorf("thaw container %s, which is killed: %w", ref.Container, err)
@@ -207,6 +205,15 @@ func (c *Client) Signal(ctx context.Context, ref core.Ref, sig int, req core.Sto
 		return c.e.o.Store.Sync()
 	}
 	return nil
+}
+
+// thaw resumes a paused container.
+func (e *Engine) thaw(ctx context.Context, ct *core.Container) error {
+	rt, err := e.runtime(ct.Runtime)
+	if err != nil {
+		return err
+	}
+	return rt.Resume(ctx, ct.ID)
 }
 
 // asksForEnd reports whether people and programs send sig to end a process.

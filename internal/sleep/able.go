@@ -10,7 +10,7 @@ import (
 	"github.com/longshore/longshore/internal/sleep/tracee"
 )
 
-// Able returns why this node puts no container to sleep; nil if it does.
+// Able returns nil if this node can put containers to sleep, and the reason if it cannot.
 func Able() error {
 	if !tracee.Supported {
 		return errors.New("sleep is not implemented for this architecture")

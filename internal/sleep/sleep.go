@@ -1,6 +1,5 @@
-// Package sleep gives back the memory of containers that rest, and brings it back when they wake. It
-// implements core.Sleeper by a program of its own (package pages), and has the descriptors that the
-// sleeping memory depends on kept by a core.Holder. Start at Sleeper.
+// Package sleep implements core.Sleeper. It starts the programs of package pages, and passes the descriptors
+// of the sleeping processes to a core.Holder. Start at Sleeper.
 package sleep
 
 import (
@@ -26,7 +25,8 @@ import (
 // Options are a Sleeper's.
 type Options struct {
 	Program string // the path of longshore-pages
-	// Root has the memory of sleeping containers, and State the ledgers, which need not survive a boot.
+	// Root is the directory of the memory of sleeping containers, State that of the ledgers. State need not
+	// survive a boot.
 	Root, State string
 	Cgroups     core.Cgroups
 	Holder      core.Holder
@@ -80,7 +80,7 @@ func (s *Sleeper) Sleep(ctx context.Context, id core.ID, cgroup core.CgroupRef) 
 	if err == nil {
 		return slept, nil
 	}
-	// What the caller's end has interrupted must come to its own end.
+	// The container must run again, also after the end of the caller's context.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
 	defer cancel()
 	if err2 := r.undo(ctx); err2 != nil {
@@ -89,7 +89,7 @@ func (s *Sleeper) Sleep(ctx context.Context, id core.ID, cgroup core.CgroupRef) 
 	return core.Slept{}, err
 }
 
-// room fails when the file system has too little room for any file.
+// room fails if the file system has no room for any file.
 func (s *Sleeper) room() error {
 	if err := os.MkdirAll(s.o.Root, 0o700); err != nil {
 		return err
@@ -107,7 +107,7 @@ func (s *Sleeper) free() (uint64, error) {
 	if err := unix.Statfs(s.o.Root, &st); err != nil {
 		return 0, fmt.Errorf("free space of %s: %w", s.o.Root, err)
 	}
-	free := st.Bavail * uint64(st.Bsize) //nolint:gosec // a block's size is positive
+	free := st.Bavail * uint64(st.Bsize)
 	free -= min(free, s.o.Reserve)
 	if s.o.Limit > 0 {
 		free = min(free, s.o.Limit)
@@ -117,11 +117,10 @@ func (s *Sleeper) free() (uint64, error) {
 
 // rest is one container that goes to sleep.
 type rest struct {
-	s       *Sleeper
-	id      core.ID
-	cgroup  core.CgroupRef
-	frozen  bool
-	cleaned bool
+	s      *Sleeper
+	id     core.ID
+	cgroup core.CgroupRef
+	frozen bool
 }
 
 func (r *rest) freeze(ctx context.Context, frozen bool) error {
@@ -132,8 +131,8 @@ func (r *rest) freeze(ctx context.Context, frozen bool) error {
 	return nil
 }
 
-// run has the program put the processes to sleep. The cgroup is frozen while processes are looked for,
-// so that none is forked meanwhile, and in the end.
+// run starts the program, and does the parts of its work that need the cgroup. The cgroup is frozen while the
+// program traces the processes, because a process could fork meanwhile, and at the end.
 func (r *rest) run(ctx context.Context) (slept core.Slept, err error) {
 	s := r.s
 	limit, err := s.free()
@@ -158,7 +157,7 @@ func (r *rest) run(ctx context.Context) (slept core.Slept, err error) {
 	}
 	defer func() {
 		_ = conn.Close()
-		<-ended // it releases the threads before it ends
+		<-ended // the program releases the threads first
 	}()
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
@@ -209,12 +208,12 @@ func result(r pages.Report) core.Slept {
 	return slept
 }
 
-// undo brings a container back that has not fallen asleep.
+// undo lets a container run again after a failed sleep.
 func (r *rest) undo(ctx context.Context) error {
 	s := r.s
 	switch phase, err := s.phase(r.id); {
 	case err == nil && phase == ledger.Out:
-		// The program has died with the memory in the file.
+		// The program has died after it had freed memory.
 		return s.Wake(ctx, r.id, r.cgroup, func(core.Woken) {})
 	case err != nil && !errors.Is(err, os.ErrNotExist):
 		s.o.Logger.WarnContext(ctx, "could not read how far a container's sleep has come", "container", r.id, "error", err)
@@ -226,7 +225,7 @@ func (r *rest) undo(ctx context.Context) error {
 	return errors.Join(append(errs, s.Forget(ctx, r.id))...)
 }
 
-// phase reads how far a sleep or wake has come. os.ErrNotExist when there is none.
+// phase reads the phase from the ledger. os.ErrNotExist if there is no ledger.
 func (s *Sleeper) phase(id core.ID) (ledger.Phase, error) {
 	f, err := os.OpenFile(filepath.Join(s.state(id), ledgerFile), os.O_RDWR, 0)
 	if err != nil {
@@ -277,7 +276,7 @@ func (s *Sleeper) open(id core.ID, flags int) (*files, error) {
 	return f, nil
 }
 
-// start starts the program that puts a container to sleep. The channel is closed at its end.
+// start starts the program. The channel is closed when the program has ended.
 func (s *Sleeper) start(f *files) (*pages.Conn, <-chan struct{}, error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -298,15 +297,15 @@ func (s *Sleeper) start(f *files) (*pages.Conn, <-chan struct{}, error) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = cmd.Wait() //nolint:errcheck // its messages tell more
+		_ = cmd.Wait() // its messages say more
 	}()
 	return conn, ended, nil
 }
 
-// environment bounds the Go runtime of the program: a container may wake beside many others.
+// environment bounds the memory of the program: many containers may wake at once.
 func environment() []string { return []string{"GOMAXPROCS=2", "GOGC=50"} }
 
-// keep stores descriptors of a container and returns how many there are.
+// keep stores descriptors of a container and returns their number.
 func (s *Sleeper) keep(id core.ID, fds []int) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -317,7 +316,8 @@ func (s *Sleeper) keep(id core.ID, fds []int) int {
 	return len(s.kept[id])
 }
 
-// hold has the holder keep the descriptors of a container. Memory is lost when the last one is closed.
+// hold passes the descriptors of a container to the holder. The kernel forgets the missing pages when the last
+// copy of a descriptor is closed.
 func (s *Sleeper) hold(ctx context.Context, id core.ID) error {
 	s.mu.Lock()
 	fds := append([]int(nil), s.kept[id]...)
@@ -351,8 +351,8 @@ func duplicates(fds []int) ([]*os.File, error) {
 	return files, nil
 }
 
-// held returns the descriptors of a container: ours, or else the holder's. core.ErrMemoryLost when
-// nobody has them.
+// held returns the descriptors of a container: our own, or else the holder's. core.ErrMemoryLost if the holder
+// has none.
 func (s *Sleeper) held(ctx context.Context, id core.ID, n int) ([]*os.File, error) {
 	s.mu.Lock()
 	fds := append([]int(nil), s.kept[id]...)

@@ -23,7 +23,7 @@ const (
 	serverTime = 10 * time.Second
 )
 
-// waking is a container that has woken and of which pages are missing yet.
+// waking is a running container with missing pages.
 type waking struct {
 	s      *Sleeper
 	id     core.ID
@@ -39,7 +39,7 @@ type waking struct {
 func (s *Sleeper) Wake(ctx context.Context, id core.ID, cgroup core.CgroupRef, done func(core.Woken)) error {
 	phase, err := s.phase(id)
 	if errors.Is(err, os.ErrNotExist) || err == nil && phase == ledger.Copying {
-		// Its memory has not gone out.
+		// No memory was freed.
 		return errors.Join(s.o.Cgroups.Freeze(ctx, cgroup, false), s.Forget(ctx, id))
 	}
 	if err != nil {
@@ -65,7 +65,7 @@ func (s *Sleeper) Wake(ctx context.Context, id core.ID, cgroup core.CgroupRef, d
 	if err := s.o.Cgroups.Freeze(ctx, cgroup, false); err != nil {
 		return err
 	}
-	go w.follow()
+	go w.follow() //nolint:gosec // it outlives the request
 	return nil
 }
 
@@ -191,11 +191,11 @@ func (w *waking) start(ctx context.Context) error {
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start %s: %w", s.o.Program, err)
 	}
-	go func() { _ = cmd.Wait() }() //nolint:errcheck // follow sees its end
+	go func() { _ = cmd.Wait() }() // follow sees its end
 	return nil
 }
 
-// follow waits until all pages are back, and starts another server when one dies.
+// follow waits until all pages are restored, and starts the next server if one dies.
 func (w *waking) follow() {
 	for {
 		var t pages.Message
@@ -242,7 +242,7 @@ func (w *waking) again() error {
 	return err
 }
 
-// failed reports that a thread waits for a page that it cannot get.
+// failed reports that a thread waits for a page that the server cannot restore.
 func (w *waking) failed(t pages.Message) {
 	err := errors.New(t.Error)
 	if t.Step == pages.StepDamaged {
@@ -251,7 +251,7 @@ func (w *waking) failed(t pages.Message) {
 	w.done(core.Woken{Err: err, Short: t.Step == pages.StepShort})
 }
 
-// finish gives the address spaces back to the kernel: all pages are there.
+// finish ends the server, and closes the descriptors. No page is missing.
 func (w *waking) finish(woken core.Woken) {
 	ctx, cancel := context.WithTimeout(context.Background(), undoTime)
 	defer cancel()
@@ -261,7 +261,7 @@ func (w *waking) finish(woken core.Woken) {
 	w.done(woken)
 }
 
-// end ends the server. The threads go on: nothing is missing, or they have been killed.
+// end ends the server. The caller must be sure that no page is missing, or that the processes are dead.
 func (w *waking) end() {
 	w.once.Do(func() {
 		close(w.ended)

@@ -1,5 +1,5 @@
-// Package asleep has the verbs by which containers sleep and wake, and their recovery. A sleeping
-// container is frozen and has given its memory back: see core.Sleeper. Start at Verbs.
+// Package asleep has the verbs sleep and wake, and the recovery of sleeping containers. Such a container
+// is frozen, and its memory is in files: see core.Sleeper. Start at Verbs.
 package asleep
 
 import (
@@ -19,22 +19,22 @@ import (
 // Verbs are the verbs on the containers of a scope.
 type Verbs struct {
 	Scope scope.Scope
-	// Sleeper may be nil: then nothing sleeps.
+	// Sleeper may be nil. Then no container can sleep.
 	Sleeper core.Sleeper
 	// Perform asks the policies about an operation and does it.
 	Perform func(ctx context.Context, op *core.Operation, do func() error) error
-	// Kill kills everything in a container, and Record stores why the main process is to end.
+	// Kill kills all processes of a container, and Record stores the reason.
 	Kill   func(ctx context.Context, c *core.Container) error
 	Record func(ref core.Ref, r core.StopRequest) error
-	// Busy reports whether a process without a record runs in a container.
+	// Busy reports whether an exec without a record runs in a container.
 	Busy   func(id core.ID) bool
 	Logger *slog.Logger
 }
 
-// By says why a container wakes: the text of its event.
+// By is the reason of a wake, and the note of its event.
 type By string
 
-// The reasons that the engine has itself.
+// The reasons.
 const (
 	ByRequest By = "by a request"
 	ByExec    By = "for an exec"
@@ -46,19 +46,18 @@ const (
 	byAgent   By = "because the agent died while it fell asleep"
 )
 
-// LostCall is the Call of the StopRequest of a container whose memory was lost in its sleep, and ShortCall
-// of one that could not get its memory back within its limit.
+// LostCall and ShortCall are the Calls of the StopRequests of containers that the engine ends because their
+// memory cannot be restored. ShortCall means that their memory limit has no room for it.
 const (
 	LostCall  = "its memory was lost while it slept"
 	ShortCall = "its memory limit left no room for its memory when it woke"
 )
 
-// errNone is the error of a node that cannot put containers to sleep.
+// errNone is the error of a node without a Sleeper.
 var errNone = fmt.Errorf("this node puts no container to sleep; longshore doctor says why: %w", errdefs.ErrFailedPrecondition) //nolint:gochecknoglobals // an error value
 
-// Sleep puts a running container to sleep: its processes are frozen, and their memory goes to a file.
-// Everything else stays: connections, descriptors, threads. FailedPrecondition when it cannot sleep,
-// ResourceExhausted when the disk is full; it runs then as before.
+// Sleep puts a running container to sleep. It keeps its connections, descriptors and threads. FailedPrecondition
+// if it cannot sleep, ResourceExhausted if the disk is full. After an error it runs as before.
 func (v Verbs) Sleep(ctx context.Context, id core.ID) error {
 	ct, err := v.Scope.Container(id)
 	if err != nil {
@@ -88,7 +87,7 @@ func (v Verbs) sleep(ctx context.Context, id core.ID) error {
 	case v.Busy(id) || slices.ContainsFunc(ct.Execs, func(p core.Process) bool { return p.Autopsy == nil }):
 		return fmt.Errorf("an exec runs in it: %w", errdefs.ErrFailedPrecondition)
 	}
-	// The record comes first: an exec waits from now on until it can wake the container.
+	// The record comes first. From now on an exec waits for the lock, and wakes the container.
 	err = v.change(id, core.VerbSleep, func(c *core.Container, _ *scope.Change) {
 		c.Rest = &core.Rest{Phase: core.RestFalling, Since: now()}
 	})
@@ -121,7 +120,7 @@ func note(s *core.Slept) string {
 	return text
 }
 
-// change changes the record, and the state by a verb unless it is empty.
+// change changes the record of a live container. A verb also changes the state.
 func (v Verbs) change(id core.ID, verb core.Verb, fn func(c *core.Container, n *scope.Change)) error {
 	return v.Scope.ChangeContainer(id, scope.By{Verb: string(verb)}, func(c *core.Container, n *scope.Change) error {
 		if verb != "" {
@@ -141,8 +140,8 @@ func (v Verbs) change(id core.ID, verb core.Verb, fn func(c *core.Container, n *
 
 func ended(err error) bool { return errdefs.IsFailedPrecondition(err) || errdefs.IsNotFound(err) }
 
-// Wake lets a sleeping container continue, and returns when its processes run. It succeeds for one that
-// is awake. A container whose memory is lost is ended.
+// Wake lets a sleeping container continue, and returns when its processes run. It succeeds if the container
+// is awake. If the memory of the container is lost, Wake ends it.
 func (v Verbs) Wake(ctx context.Context, id core.ID, by By) error {
 	ct, err := v.Scope.Container(id)
 	if err != nil {
@@ -180,7 +179,7 @@ func (v Verbs) wake(ctx context.Context, id core.ID, by By) error {
 	return v.WakeLocked(ctx, &ct, by)
 }
 
-// WakeLocked is Wake for a caller that has the lock of the sandbox and has asked the policies.
+// WakeLocked is Wake for callers that hold the lock of the sandbox, after the policies have allowed it.
 func (v Verbs) WakeLocked(ctx context.Context, ct *core.Container, by By) error {
 	if ct.State != core.ContainerAsleep {
 		return nil
@@ -201,8 +200,7 @@ func (v Verbs) WakeLocked(ctx context.Context, ct *core.Container, by By) error 
 	return v.woken(ct.ID, by)
 }
 
-// stage returns how far the sleeper has come with a container. The memory of one that sleeps is lost
-// when the sleeper knows nothing of it.
+// stage returns the stage of a container. If a sleeping container has no files, its memory is lost.
 func (v Verbs) stage(ctx context.Context, ct *core.Container) (core.SleepStage, error) {
 	stage, err := v.Sleeper.Stage(ctx, ct.ID)
 	if err == nil && stage == core.StageNone && ct.MemoryOut() && ct.Rest.Phase == core.RestAsleep {
@@ -217,7 +215,7 @@ func (v Verbs) woken(id core.ID, by By) error {
 		if c.Rest == nil {
 			c.Rest = &core.Rest{}
 		}
-		if c.Rest.Phase != core.RestOver { // all of the memory may be back already
+		if c.Rest.Phase != core.RestOver { // all pages may be restored already
 			c.Rest.Phase = core.RestWaking
 		}
 		c.Rest.Woken, c.Rest.By = now(), string(by)
@@ -256,7 +254,7 @@ func (v Verbs) back(id core.ID) func(core.Woken) {
 	}
 }
 
-// lose ends a container whose processes must not run again.
+// lose ends a container because its processes would find empty pages.
 func (v Verbs) lose(ctx context.Context, ct *core.Container, call string) error {
 	req := v.Scope.Request(core.StopRequest{Owner: ct.Owner, Signal: sigkill}, call)
 	if err := v.Record(core.Ref{Container: ct.ID}, req); err != nil {
@@ -269,7 +267,7 @@ const sigkill = 9
 
 func now() time.Time { return time.Now().Round(0).UTC() }
 
-// Ended forgets what is kept of a container that has ended.
+// Ended removes the files of a container that has ended.
 func (v Verbs) Ended(ctx context.Context, id core.ID) {
 	if v.Sleeper == nil {
 		return
@@ -279,8 +277,8 @@ func (v Verbs) Ended(ctx context.Context, id core.ID) {
 	}
 }
 
-// Recover makes records and sleepers agree after a start of the agent: containers that were falling asleep
-// or waking run, those whose memory is lost are ended, and what belongs to none is removed.
+// Recover continues after a start of the agent. It wakes the containers that were falling asleep, ends those
+// that have lost their memory, and removes the files of others.
 func (v Verbs) Recover(ctx context.Context) error {
 	if v.Sleeper == nil {
 		return nil

@@ -35,7 +35,7 @@ type Index struct {
 // Space lists the pages of one address space.
 type Space struct {
 	Pid    int          // of a process that has it, in the first pid namespace
-	Areas  []uffd.Range // what is registered, in the order of addresses
+	Areas  []uffd.Range // the registered ranges, in the order of addresses
 	Blocks []Block      // in the order of addresses
 }
 
@@ -80,7 +80,7 @@ func (x *Index) Encode(w io.Writer) error {
 	return err
 }
 
-// errIndex is the reason for every index that Decode refuses.
+// errIndex is the error of Decode.
 var errIndex = errors.New("the index of the pages is damaged")
 
 // Decode reads an index that Encode wrote, and checks that its blocks are in order and in its areas.
@@ -133,7 +133,7 @@ func (d *decoder) value(most uint64) uint64 {
 	return v
 }
 
-// count reads a number of items, of which each takes a byte at least.
+// count reads a number of items. Each item has at least one byte.
 func (d *decoder) count(most uint64) int { return int(d.value(min(most, uint64(len(d.data))))) }
 
 func (s *Space) ordered() bool {

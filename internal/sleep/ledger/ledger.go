@@ -1,6 +1,6 @@
 // Package ledger has the files of a sleeping container: the compressed pages, their index, and the
-// ledger, a small mapped file that says which pages a page server has supplied. The ledger outlives the
-// server, so that the next one continues at the same place. Start at Ledger.
+// ledger. The ledger is a small mapped file with a bit for each page that a page server has supplied. It
+// outlives the server, so that the next server continues at the same place. Start at Ledger.
 package ledger
 
 import (
@@ -15,16 +15,19 @@ import (
 	"github.com/longshore/longshore/internal/sleep/uffd"
 )
 
-// Phase says how far a sleep or a wake has come.
+// Phase is a step of a sleep and of the wake after it.
 type Phase uint32
 
 // The phases, in their order.
 const (
-	Copying Phase = iota // the pages are in the processes; nothing is lost without the files
-	Out                  // pages may be missing in the processes: they need a server before they run
+	Copying Phase = iota // the processes have all pages
+	Out                  // pages may be missing: the processes must not run without a server
 	Waking               // the processes may run
-	In                   // all pages are back
+	In                   // the processes have all pages again
 )
+
+// Format is the number of the format of index, pages and ledger.
+const Format = 1
 
 const (
 	ledgerMagic   = 0x31474c53_4c50534c // format 1
@@ -40,8 +43,8 @@ type header struct {
 	phase atomic.Uint32
 	_     uint32
 	moves atomic.Uint64
-	// inbox is the message that the server reads at present. The kernel writes it here, so that a
-	// server that dies loses none.
+	// inbox is the message that the server handles at present. The kernel writes it into this file, so that
+	// the next server can handle it if this one dies.
 	from  atomic.Uint64 // the space of the message plus 1; 0 for none
 	inbox uffd.Message
 	// Counters of the server, for the node's metrics.
@@ -141,7 +144,7 @@ func (l *Ledger) Counts() (faults, supplied uint64) {
 	return l.header().faults.Load(), l.header().supplied.Load()
 }
 
-// Inbox returns memory for one message of a space. What is read there outlives the process until Handled.
+// Inbox returns memory for one message of a space. The message outlives the server, until Handled.
 func (l *Ledger) Inbox(space int) *uffd.Message {
 	h := l.header()
 	h.inbox = uffd.Message{}
@@ -149,17 +152,17 @@ func (l *Ledger) Inbox(space int) *uffd.Message {
 	return &h.inbox
 }
 
-// Unhandled returns the message that an earlier server has read and not handled.
+// Unhandled returns the message that an earlier server has read but not handled.
 func (l *Ledger) Unhandled() (space int, m *uffd.Message, ok bool) {
 	h := l.header()
 	return int(h.from.Load()) - 1, &h.inbox, h.from.Load() != 0 && h.inbox.Event != 0
 }
 
-// Handled says that the message in the inbox has had its effect.
+// Handled removes the message from the inbox.
 func (l *Ledger) Handled() { l.header().from.Store(0) }
 
-// Bitmap is one bit for each page of a space, in the order of its blocks. A set bit is a page that the
-// space has, or that its program has given up.
+// Bitmap has one bit for each page of a space, in the order of its blocks. The bit is set if the process has the
+// page, or has discarded it.
 type Bitmap []byte
 
 // Has reports a bit, and Set sets it.
@@ -187,7 +190,7 @@ func (l *Ledger) Bitmap(pages uint64) (Bitmap, error) {
 	return Bitmap(mem), nil
 }
 
-// Move is an event that changes where the pages of a space are.
+// Move is an event that changes the addresses of pages.
 type Move struct {
 	Space int
 	// Fork is the descriptor of a child of the space, if it was forked; otherwise Length bytes have

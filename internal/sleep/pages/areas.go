@@ -14,12 +14,12 @@ import (
 	"github.com/longshore/longshore/internal/sleep/uffd"
 )
 
-// leastArea is the size from which an area goes out. Small ones have stacks and thread-local data, which
+// leastArea is the least size of an area that is freed. Smaller ones have stacks and thread-local data, which
 // the program needs at once.
 const leastArea = 1 << 20
 
-// candidates returns the areas of a process that can go out, private anonymous ones, and the reasons
-// of the others of that size, with their bytes.
+// candidates returns the areas of a process that can be freed: private anonymous ones. resident has the bytes
+// of other areas, by the reason why they stay.
 func candidates(pid int) (areas []uffd.Range, resident map[string]uint64, err error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps", pid))
 	if err != nil {
@@ -98,7 +98,7 @@ func (m *mapping) detail(line string) bool {
 	return true
 }
 
-// stays returns why the mapping's memory cannot go out; "" if it can.
+// stays returns the reason why a mapping cannot be freed; "" if it can.
 func (m *mapping) stays() string {
 	has := func(flag string) bool { return strings.Contains(" "+strings.TrimSpace(m.flags)+" ", " "+flag+" ") }
 	switch {
@@ -124,8 +124,8 @@ func (m *mapping) stays() string {
 	return ""
 }
 
-// pinned returns why no page of a process may go out: the kernel or a device may write to its pages
-// by their place in memory, whatever the program's addresses show.
+// pinned returns the reason why no page of a process can be freed, "" if there is none. The kernel or a device may
+// write directly to the pages of such a process, also after the process has other pages at these addresses.
 func pinned(pid int) (string, error) {
 	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
 	if err != nil {
@@ -210,8 +210,8 @@ func sameMemory(a, b int) bool {
 	return errno == 0 && r == 0
 }
 
-// zeroPage is what a page without content looks like.
+// zeroPage is an empty page.
 var zeroPage [ledger.PageSize]byte
 
-// gone reports whether a process has ended.
+// gone reports whether err means that a process has ended.
 func gone(err error) bool { return errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) }

@@ -1,6 +1,5 @@
-// Package pages has the program that puts the processes of a container to sleep, and the page server that
-// supplies their memory when they wake. Both are processes of their own: the first one traces programs,
-// the second one must outlive the agent. Start at Main.
+// Package pages has two programs. The first one puts the processes of a container to sleep. The second one, the
+// page server, restores their memory when they wake. It outlives the agent. Start at Main.
 package pages
 
 import (
@@ -14,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/confine"
+	"github.com/longshore/longshore/internal/shortage"
 	"github.com/longshore/longshore/internal/sleep/ledger"
 	"github.com/longshore/longshore/internal/sleep/uffd"
 )
@@ -102,7 +102,7 @@ func serveMain(spaces int) error {
 	if err != nil {
 		return err
 	}
-	// From here on it handles what programs have in their memory.
+	// From here on it handles content of containers.
 	if _, err := confine.Apply(confine.Leave{}); err != nil {
 		return err
 	}
@@ -120,7 +120,7 @@ func serveMain(spaces int) error {
 	return s.serve(func() { a.send(StepDone, nil, -1) })
 }
 
-// serve supplies pages until the process is ended by an agent.
+// serve restores pages until an agent ends the process.
 func (s *server) serve(done func()) error {
 	reported := false
 	for {
@@ -141,7 +141,7 @@ func (s *server) serve(done func()) error {
 	}
 }
 
-// complete supplies all pages.
+// complete restores all pages.
 func (s *server) complete() error {
 	for s.missing() > 0 {
 		more, err := s.prefetch()
@@ -167,7 +167,7 @@ type agents struct {
 
 func (a *agents) accept(l net.Listener) {
 	for {
-		c, err := l.Accept()
+		c, err := shortage.Accept(l.Accept)
 		if err != nil {
 			fmt.Fprintln(os.Stderr, "longshore-pages: accept:", err)
 			return

@@ -30,7 +30,7 @@ type sleeper struct {
 	report  Report
 }
 
-// process is a process whose memory goes out.
+// process is a process with areas that are freed.
 type process struct {
 	*tracee.Process
 	fd    uffd.Space
@@ -40,10 +40,10 @@ type process struct {
 // errRefused wraps errors that are properties of the container.
 var errRefused = errors.New("")
 
-// errAborted says that the agent wants the threads released.
+// errAborted means that the agent has given up.
 var errAborted = errors.New("the agent has given it up")
 
-// putToSleep does the whole work. The threads are released when it returns, whatever happens.
+// putToSleep does the whole work, and releases the threads.
 func (s *sleeper) putToSleep() error {
 	runtime.LockOSThread() // the kernel permits only this thread to trace
 	var ask Ask
@@ -94,7 +94,7 @@ func (s *sleeper) work(ask Ask) (err error) {
 	return s.drop(spaces)
 }
 
-// reach reports a step and waits for the agent's answer.
+// reach reports a step and waits for the answer.
 func (s *sleeper) reach(step string) error {
 	if err := s.conn.Send(Message{Step: step, Report: s.report}); err != nil {
 		return err
@@ -230,7 +230,7 @@ func (s *sleeper) copy(limit int64) error {
 	if err := s.index.Encode(s.indexed); err != nil {
 		return err
 	}
-	// Pages of the file that wait to be written are memory as well.
+	// The kernel's cache of the file is memory as well.
 	_ = unix.SyncFileRange(int(s.pages.Fd()), 0, 0, unix.SYNC_FILE_RANGE_WAIT_BEFORE|unix.SYNC_FILE_RANGE_WRITE|unix.SYNC_FILE_RANGE_WAIT_AFTER)
 	_ = unix.Fadvise(int(s.pages.Fd()), 0, 0, unix.FADV_DONTNEED)
 	return nil
@@ -259,8 +259,8 @@ func (s *sleeper) store(w *ledger.Writer, to *ledger.Space, addr uint64, b []byt
 	return nil
 }
 
-// drop gives the memory back. A server runs meanwhile: the kernel itself touches the memory of a stopped
-// thread.
+// drop frees the memory. A server runs meanwhile, because the kernel writes to the memory of a stopped thread
+// before the thread continues (restartable sequences).
 func (s *sleeper) drop(spaces []uffd.Space) error {
 	r, err := ledger.NewReader(s.pages)
 	if err != nil {
@@ -295,7 +295,7 @@ func (s *sleeper) drop(spaces []uffd.Space) error {
 	if err == nil {
 		return nil
 	}
-	// The pages are only in the file now, and nobody else brings them back.
+	// The processes have lost pages, and no other process restores them.
 	srv.dropping = false
 	s.release(nil)
 	return errors.Join(err, srv.complete())
@@ -316,8 +316,7 @@ func (s *sleeper) dropAll() error {
 	return nil
 }
 
-// release lets the threads continue. After an error before the memory was given back, the areas are as
-// before.
+// release lets the threads continue. If no memory was freed, it first unregisters the areas.
 func (s *sleeper) release(err error) {
 	if err != nil && s.ledger.Phase() == ledger.Copying {
 		for _, p := range s.out {

@@ -20,8 +20,7 @@ type server struct {
 	spaces []*space
 	// reported gets StepShort, StepDamaged and StepForked. It may be nil.
 	report func(step string, err error, fd uffd.Space)
-	// dropping says that the processes are stopped, and that removed pages are those that their sleep
-	// removes.
+	// dropping is set while sleeper.drop removes pages. Such a page is not one that its program discards.
 	dropping bool
 	block    *ledger.Block // the one in content
 	content  []byte
@@ -88,7 +87,7 @@ func newServer(x *ledger.Index, l *ledger.Ledger, r *ledger.Reader, fds []uffd.S
 	return s, nil
 }
 
-// add makes a space of which all pages are missing.
+// add makes a space without pages.
 func (s *server) add(source *ledger.Space, fd uffd.Space) (*space, error) {
 	p := &space{number: len(s.spaces), fd: fd, source: source}
 	bit := uint64(0)
@@ -127,7 +126,7 @@ func (p *space) count() {
 	}
 }
 
-// set marks a page as one that the program has or has given up.
+// set marks a page that the program has or has discarded.
 func (p *space) set(bit uint64) {
 	if !p.has.Has(bit) {
 		p.has.Set(bit)
@@ -140,7 +139,7 @@ func (p *space) find(addr uint64) int {
 	return sort.Search(len(p.segments), func(i int) bool { return p.segments[i].end() > addr })
 }
 
-// removed marks the pages of a range, which the program has given up.
+// removed marks the pages of a range that the program has discarded.
 func (p *space) removed(from, to uint64) {
 	for i := p.find(from); i < len(p.segments) && p.segments[i].addr < to; i++ {
 		g := p.segments[i]
@@ -152,7 +151,7 @@ func (p *space) removed(from, to uint64) {
 	}
 }
 
-// move follows pages that the program has moved.
+// move changes the addresses of pages that the program has moved.
 func (p *space) move(m ledger.Move) {
 	var all []segment
 	for _, g := range p.segments {
@@ -182,7 +181,7 @@ func (p *space) move(m ledger.Move) {
 	p.segments, p.next = all, 0
 }
 
-// errChanging says that an event must be read before pages can be supplied.
+// errChanging means that the server must read an event first.
 var errChanging = errors.New("the address space is changing")
 
 // supply supplies the missing pages of a part of a segment: pages from to to, counted in it. It returns
@@ -257,10 +256,10 @@ func (s *server) read(p *space, g segment) ([]byte, error) {
 	return content, err
 }
 
-// leave says that the space's process has ended or executes another program.
+// leave ends a space: its process has ended, or executes another program.
 func (p *space) leave() { p.gone, p.missing, p.segments = true, 0, nil }
 
-// around is how many pages beside a fault's are supplied with it.
+// around is the number of neighbours that are restored with a page.
 const around = ledger.BlockPages
 
 // fault supplies the page at addr, and its neighbours in the segment.
@@ -294,7 +293,7 @@ func (s *server) fault(p *space, addr uint64) error {
 	return err
 }
 
-// handle gives a message its effect.
+// handle handles a message.
 func (s *server) handle(p *space, m *uffd.Message) error {
 	switch m.Event {
 	case uffd.Fault:
@@ -341,7 +340,7 @@ func (s *server) forked(parent *space, fd uffd.Space) error {
 	return nil
 }
 
-// missing returns how many pages are missing in all spaces.
+// missing returns the number of missing pages of all spaces.
 func (s *server) missing() (n uint64) {
 	for _, p := range s.spaces {
 		n += p.missing
@@ -349,8 +348,8 @@ func (s *server) missing() (n uint64) {
 	return n
 }
 
-// poll handles the messages that are there, and waits for some if wait is set. also is polled, too; ready
-// reports whether it has something.
+// poll handles the pending messages. With wait set, it first waits for one, or until a descriptor of also is
+// readable. ready reports these.
 func (s *server) poll(wait bool, also []int) (ready []bool, err error) {
 	fds := make([]unix.PollFd, 0, len(s.spaces)+len(also))
 	for _, fd := range also {
@@ -422,33 +421,27 @@ func (s *server) fail(step string, err error) {
 	}
 }
 
-// prefetch supplies the next missing pages, of parents before those of forked processes. It returns false
-// when there is nothing to do now.
+// prefetch restores the next missing pages, those of parents before those of forked processes. It returns false
+// when it can do nothing more.
 func (s *server) prefetch() (bool, error) {
 	for _, forked := range []bool{false, true} {
 		for _, p := range s.spaces {
 			if p.gone || p.missing == 0 || p.forked != forked {
 				continue
 			}
-			for ; p.next < len(p.segments); p.next++ {
-				g := p.segments[p.next]
-				err := s.supply(p, g, 0, g.pages)
-				switch {
-				case errors.Is(err, errChanging):
-					return true, nil
-				case errors.Is(err, unix.ENOMEM):
-					s.fail(StepShort, err)
-					return false, nil
-				case err != nil:
-					return false, err
-				}
-				if p.gone {
-					return true, nil
-				}
-				p.next++
-				return true, nil
+			if p.next == len(p.segments) {
+				p.next = 0 // some pages were left out
 			}
-			p.next = 0 // pages that were left out meanwhile
+			g := p.segments[p.next]
+			p.next++
+			err := s.supply(p, g, 0, g.pages)
+			switch {
+			case errors.Is(err, unix.ENOMEM):
+				s.fail(StepShort, err)
+				return false, nil
+			case err != nil && !errors.Is(err, errChanging):
+				return false, err
+			}
 			return true, nil
 		}
 	}

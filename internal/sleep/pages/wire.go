@@ -18,10 +18,10 @@ import (
 // The steps, which the program reports in this order, and the agent answers.
 const (
 	StepSeized  = "seized"  // all threads are traced; the agent thaws the cgroup
-	StepOpened  = "opened"  // the agent holds the descriptors, which come before
-	StepCopied  = "copied"  // the files are complete; the agent decides whether the memory is given back
-	StepDropped = "dropped" // the memory is given back; the agent freezes the cgroup
-	StepDone    = "done"    // sleep: the threads are released. Serve: all pages are back
+	StepOpened  = "opened"  // with the descriptors, which the agent stores
+	StepCopied  = "copied"  // the files are complete
+	StepDropped = "dropped" // the memory is free; the agent freezes the cgroup
+	StepDone    = "done"    // sleep: the threads are released. Serve: all pages are restored
 
 	StepServing = "serving" // serve: threads may run
 	StepForked  = "forked"  // serve: with the descriptor of a forked process
@@ -54,12 +54,12 @@ type Message struct {
 // Report is about the memory of a sleeping container.
 type Report struct {
 	Processes int        `json:"processes"`
-	Given     uint64     `json:"given"`  // bytes given back
+	Given     uint64     `json:"given"`  // bytes of freed memory
 	Stored    uint64     `json:"stored"` // bytes in the file
 	Resident  []Resident `json:"resident,omitempty"`
 }
 
-// Resident is memory that has not gone out.
+// Resident is memory that a process keeps.
 type Resident struct {
 	Pid   int    `json:"pid"`
 	Why   string `json:"why"`

@@ -1,5 +1,5 @@
-// Package sleeptest has a program that sleeps in tests. It has memory of several kinds, threads, timers and
-// a server, and knows what its memory must contain. Start at Main.
+// Package sleeptest has a program for tests. The program has several kinds of memory, threads, timers and a server,
+// and checks the content of its memory. Start at Main.
 package sleeptest
 
 import (
@@ -47,7 +47,7 @@ func Main(args []string) bool {
 
 // work is the memory of the program.
 type work struct {
-	mu     sync.Mutex // guards all
+	mu     sync.Mutex // guards random, heap, mapped
 	random *rand.Rand
 	heap   [][]byte
 	mapped []byte
@@ -56,15 +56,9 @@ type work struct {
 // serve allocates the memory and answers requests.
 func serve(addr string, mib int) error {
 	w := &work{random: rand.New(rand.NewPCG(1, uint64(os.Getpid())))}
-	half := mib << 19
-	for range half >> 16 {
-		w.heap = append(w.heap, w.fill(make([]byte, 1<<16)))
-	}
-	var err error
-	if w.mapped, err = unix.Mmap(-1, 0, half, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE); err != nil {
+	if err := w.allocate(mib << 19); err != nil {
 		return err
 	}
-	w.fill(w.mapped[:half/2]) // the rest is empty
 	for range 4 {
 		go func() {
 			for range time.NewTicker(time.Millisecond).C { // it interrupts system calls all the time
@@ -89,6 +83,21 @@ func serve(addr string, mib int) error {
 	return s.Serve(l)
 }
 
+// allocate gives the program that many bytes of two kinds of memory.
+func (w *work) allocate(half int) (err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for range half >> 16 {
+		w.heap = append(w.heap, w.fill(make([]byte, 1<<16)))
+	}
+	if w.mapped, err = unix.Mmap(-1, 0, half, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE); err != nil {
+		return err
+	}
+	w.fill(w.mapped[:half/2]) // the rest is empty
+	return nil
+}
+
+// fill fills memory. Preconditions: mu is held.
 func (w *work) fill(b []byte) []byte {
 	for p := b; len(p) > 0; p = p[8:] {
 		binary.LittleEndian.PutUint64(p, w.random.Uint64()>>(w.random.Uint64()%60)) // it compresses a little
@@ -96,6 +105,7 @@ func (w *work) fill(b []byte) []byte {
 	return b
 }
 
+// sum returns a digest of the memory. Preconditions: mu is held.
 func (w *work) sum() string {
 	h := sha256.New()
 	for _, b := range w.heap {
@@ -109,13 +119,14 @@ func (w *work) sum() string {
 const (
 	Sum   = "sum"   // the memory's SHA-256
 	Touch = "touch" // a page in the middle
-	Drop  = "drop"  // gives content up, which must not come back
+	Drop  = "drop"  // discards pages
 	Move  = "move"  // moves a mapping
 	Fork  = "fork"  // executes a program
-	New   = "new"   // uses memory that was not there before
+	New   = "new"   // allocates memory
 	Dirty = "dirty" // changes a part of the memory
 )
 
+// do answers a request. Preconditions: mu is held.
 func (w *work) do(request string) string {
 	switch request {
 	case Sum:

@@ -11,13 +11,13 @@ import (
 	"github.com/longshore/longshore/internal/sleep/uffd"
 )
 
-// Device is the file by which a process without privileges gets a descriptor for its own faults (Linux 6.1).
+// Device makes descriptors for processes without privileges (Linux 6.1).
 const Device = "/dev/userfaultfd"
 
 // ErrForbidden says that the kernel permits no descriptor to the process.
 var ErrForbidden = errors.New("the kernel permits userfaultfd to no program without privileges: it needs /dev/userfaultfd (Linux 6.1) or vm.unprivileged_userfaultfd = 1")
 
-// Userfaultfd has the process open a userfaultfd, and returns it. The process keeps none. device is an
+// Userfaultfd opens a userfaultfd in the process, takes it, and closes it there. device is an
 // open Device, or nil.
 func (p *Process) Userfaultfd(device *os.File) (s uffd.Space, err error) {
 	s = -1
@@ -62,8 +62,8 @@ func (p *Process) take(fd uint64) (int, error) {
 	return own, nil
 }
 
-// byDevice passes the device to the process and has it make the descriptor. An open device is all that
-// the kernel asks for: neither privileges nor the parameter vm.unprivileged_userfaultfd.
+// byDevice passes the device to the process, and makes the descriptor there by an ioctl. With an open device the
+// kernel requires neither privileges nor the parameter vm.unprivileged_userfaultfd.
 func (p *Process) byDevice(call Call, device *os.File) (uint64, error) {
 	page, err := call(unix.SYS_MMAP, 0, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS, ^uint64(0), 0)
 	if err != nil {

@@ -1,8 +1,8 @@
-// Package tracee stops processes by ptrace and has their threads make system calls. The calls leave no
-// trace: neither in the registers nor in the signals, nor in the text of the program. Start at Stop.
+// Package tracee stops processes by ptrace and makes system calls in their threads. The calls change neither
+// registers nor signals nor instructions of the program. Start at Seize.
 //
-// All functions of a Group must be called on one thread of the operating system, the one that called
-// Stop: the kernel permits nobody else to trace.
+// A Group must be used on the thread of the operating system that called Seize, because the kernel permits no
+// other thread to trace.
 package tracee
 
 import (
@@ -21,8 +21,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// options are set for every thread. System calls of a container pass its seccomp filter while it sleeps
-// neither for itself nor for others: only the calls made here run.
+// options are set for every thread. A thread's seccomp filter is suspended while it is traced. It makes only the
+// calls of this package meanwhile.
 const options = unix.PTRACE_O_TRACESYSGOOD | unix.PTRACE_O_SUSPEND_SECCOMP
 
 // Group has all threads of some processes.
@@ -39,7 +39,7 @@ type thread struct {
 	stopped bool
 }
 
-// Process is a process whose threads are traced.
+// Process is a process with traced threads.
 type Process struct {
 	Pid     int
 	g       *Group
@@ -120,8 +120,8 @@ func status(tid int) (state string, tracer int) {
 	return state, tracer
 }
 
-// Await waits until all threads have stopped. It fails when one does not until ctx ends: a thread that
-// waits in the kernel for a disk or for a child of vfork.
+// Await waits until all threads have stopped. It fails if a thread has not stopped when ctx ends, because it waits
+// in the kernel for a disk or for a child of vfork.
 func (g *Group) Await(ctx context.Context) error {
 	for {
 		for {
@@ -228,9 +228,8 @@ func (p *Process) SetMemory(addr uint64, buf []byte) error {
 	return err
 }
 
-// Calls has one of the process's threads make system calls: do makes them by its argument. When the
-// caller of Calls dies before it has returned, the kernel kills the process, whose registers are not
-// its own meanwhile.
+// Calls runs do with a function that makes system calls in a thread of the process. If the caller dies meanwhile,
+// the kernel kills the process, because the registers of the thread have wrong values.
 func (p *Process) Calls(do func(call Call) error) error {
 	t := p.caller()
 	if t == nil {
@@ -273,8 +272,7 @@ func (t *thread) next(request int) (unix.WaitStatus, error) {
 	}
 }
 
-// until continues until the thread stops in the way that is asked for. Other stops, of signals that
-// cannot be blocked, are passed over.
+// until continues until right reports the wanted stop. It ignores other stops, of signals that cannot be blocked.
 func (t *thread) until(request int, right func(ws unix.WaitStatus) bool) error {
 	for {
 		ws, err := t.next(request)

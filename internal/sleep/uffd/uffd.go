@@ -1,5 +1,5 @@
-// Package uffd has the kernel's userfaultfd interface: a descriptor by which one process supplies the
-// missing pages of another one, and learns of its forks and changed mappings. Start at Space.
+// Package uffd has the kernel's userfaultfd interface. One process uses such a descriptor to supply the missing
+// pages of another process, and to observe its forks and changed mappings. Start at Space.
 package uffd
 
 import (
@@ -47,7 +47,7 @@ const (
 // MessageSize is the size of a message in bytes.
 const MessageSize = 32
 
-// Message is what a descriptor tells. Its layout is the kernel's.
+// Message is a message of a descriptor. The kernel defines the layout.
 type Message struct {
 	Event Event
 	_     [7]byte
@@ -57,7 +57,7 @@ type Message struct {
 }
 
 // Forked returns the descriptor of the child process in a Fork.
-func (m *Message) Forked() int { return int(int32(uint32(m.Args[0]))) } //nolint:gosec // a descriptor, as the kernel has it
+func (m *Message) Forked() int { return int(int32(uint32(m.Args[0]))) }
 
 // Space is a descriptor of one address space.
 type Space int
@@ -95,8 +95,7 @@ func (s Space) Unregister(r Range) error { return s.ioctl(ioctlUnreg, unsafe.Poi
 func (s Space) Wake(r Range) error { return s.ioctl(ioctlWake, unsafe.Pointer(&r)) }
 
 // Copy supplies pages at addr and lets the threads continue that wait for them. It returns the number
-// of supplied bytes, which is less than len(from) when it fails after some. EEXIST: the page is there
-// already. EAGAIN: an event must be read first. ENOENT: the range is no longer mapped or registered.
+// of supplied bytes, also with an error. EEXIST: the process has the page. EAGAIN: an event must be read first. ENOENT: the range is no longer mapped or registered.
 // ESRCH: the address space is gone. ENOMEM: the memory limit of the process.
 func (s Space) Copy(addr uint64, from []byte) (int, error) {
 	c := struct {
@@ -118,8 +117,8 @@ func (s Space) Zero(r Range) (int, error) {
 	return int(max(z.zeroed, 0)), err
 }
 
-// Read reads messages into buf, whose length is a multiple of MessageSize, and returns how many. It
-// returns none when there is none.
+// Read reads messages into buf and returns their number, 0 if there are none. The length of buf is a multiple of
+// MessageSize.
 func (s Space) Read(buf []byte) (int, error) {
 	for {
 		n, err := unix.Read(int(s), buf)
