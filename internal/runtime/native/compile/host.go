@@ -56,6 +56,38 @@ func (Host) owns(ns specs.LinuxNamespace) bool {
 	return err == nil && err2 == nil && os.SameFile(theirs, ours)
 }
 
+// first returns the directory in /proc of the first process of a pid namespace, or "". That process may end, and another one may
+// get its pid: the user must check.
+func (Host) first(namespace string) string {
+	pids, err := os.ReadDir("/proc")
+	if err != nil {
+		return ""
+	}
+	wanted, err := os.Stat(namespace)
+	if err != nil {
+		return ""
+	}
+	for _, p := range pids {
+		dir := "/proc/" + p.Name()
+		if _, err := strconv.Atoi(p.Name()); err != nil {
+			continue
+		}
+		if its, err := os.Stat(dir + "/ns/pid"); err != nil || !os.SameFile(its, wanted) {
+			continue
+		}
+		status, err := os.ReadFile(dir + "/status")
+		if err != nil {
+			continue
+		}
+		for line := range strings.Lines(string(status)) {
+			if ids := strings.Fields(line); len(ids) > 1 && ids[0] == "NSpid:" && ids[len(ids)-1] == "1" {
+				return dir
+			}
+		}
+	}
+	return ""
+}
+
 // unifiedOptions returns the options of the mounted v2 tree.
 func unifiedOptions(mountinfo string) string {
 	for line := range strings.Lines(mountinfo) {

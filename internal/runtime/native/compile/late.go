@@ -59,8 +59,14 @@ func (l *late) joinPid(c *compiler) {
 	at := slices.IndexFunc(c.in.Spec.Linux.Namespaces, func(n specs.LinuxNamespace) bool { return n.Type == specs.PIDNamespace })
 	file := c.in.Spec.Linux.Namespaces[at].Path
 	l.pidns, _ = c.open("open "+file, unix.SYS_OPENAT, plan.V(unix.AT_FDCWD), plan.P(c.plan.String(file)), plan.V(unix.O_RDONLY|unix.O_CLOEXEC))
-	if mnt, ok := strings.CutSuffix(file, "/ns/pid"); ok && !c.in.Host.ProcPidNS && slices.ContainsFunc(c.in.Spec.Mounts, isProc) {
-		l.takeProc(c, mnt+"/ns/mnt")
+	if !c.in.Host.ProcPidNS && slices.ContainsFunc(c.in.Spec.Mounts, isProc) {
+		process, ok := strings.CutSuffix(file, "/ns/pid")
+		if !ok { // it is pinned
+			process = c.in.Host.first(file)
+		}
+		if process != "" {
+			l.takeProc(c, process+"/ns/mnt")
+		}
 	}
 	c.plan.Add("join the pid namespace", unix.SYS_SETNS, plan.V(l.pidns), plan.V(unix.CLONE_NEWPID))
 }
@@ -113,7 +119,7 @@ func (l *late) takeProc(c *compiler, mnt string) {
 // placeProc mounts the proc that takeProc has copied.
 func (l *late) placeProc(r *rootfs, i int, m specs.Mount, o ocispec.MountOptions) error {
 	if l.proc < 0 || i != slices.IndexFunc(r.in.Spec.Mounts, isProc) || len(o.Data) > 0 {
-		return notDone("a proc of a joined pid namespace that is not named by a process, a second one, or one with options, before Linux 6.17")
+		return notDone("a proc of a joined pid namespace whose first process is not in sight, a second one, or one with options, before Linux 6.17")
 	}
 	if r.user != nil {
 		r.fromScratch(scratchMount(i), m.Destination, 0)
