@@ -23,6 +23,7 @@
 # LONGSHORE_VM_VERBOSE  1 shows all output, not only that of packages that failed
 # LONGSHORE_VM_TIMEOUT  seconds until a guest that hangs is ended (3600)
 # LONGSHORE_VM_SWAP     the size of the guest's swap (none)
+# LONGSHORE_VM_KERNEL   parameters of the kernel: systemd.unified_cgroup_hierarchy=0 is for the hybrid of cgroup v1 and v2 with systemd
 # LONGSHORE_VM_SEED     repeats the choices of a power cut test
 # LONGSHORE_VM_TEST_TIMEOUT, _TEST_PARALLEL, _ACCEL, _MEMORY, _NICE: see hack/vm/init.sh and qemu.sh
 # LONGSHORE_VM_TSC      the rate of the time-stamp counter in kHz, instead of a measured one
@@ -230,7 +231,7 @@ tests() { # mode, package…
 guest() { # mode, directory of the base, number of packages
   local mode=$1 base=$2 start=$SECONDS
   { timeout --kill-after=10 "${LONGSHORE_VM_TIMEOUT:-3600}" hack/vm/qemu.sh "$base" "$run/longshore.img" \
-    "longshore.mode=$mode ${kernel:-}" </dev/null 2>&1 || true; } |
+    "longshore.mode=$mode ${kernel:-} ${LONGSHORE_VM_KERNEL:-}" </dev/null 2>&1 || true; } |
     tee "$run/console" | show
   # Only now: several runs may be under way, and the last one's log is kept.
   sed 's/\r$//' "$run/console" >"$run/last.log"

@@ -272,22 +272,14 @@ func (r running) states(g guest) (states []state) {
 			g.t.Fatalf("container %s: %v", c.ID, err)
 		}
 		_, after, _ := strings.Cut(string(stat), ") ")
-		cgroup, err := os.ReadFile("/proc/" + pid + "/cgroup")
-		if err != nil {
-			g.t.Fatal(err)
-		}
-		dir := "/sys/fs/cgroup" + strings.TrimPrefix(strings.TrimSpace(string(cgroup)), "0::")
-		limits := dir
-		for _, file := range []string{"memory.max", "cpu.max", "cpu.weight", "pids.max"} {
-			b, err := os.ReadFile(filepath.Join(dir, file))
-			if err != nil {
-				g.t.Fatalf("a limit is gone: %v", err)
-			}
-			limits += " " + strings.TrimSpace(string(b))
-		}
+		limits := g.limitsOf(pid)
 		states = append(states, state{pid, strings.Fields(after)[19], limits, strings.Count(c.ReadLog(g.t), "\n")})
 	}
-	if want := " " + strconv.Itoa(64<<20) + " 90000 100000 "; !strings.Contains(states[0].limits, want) {
+	want := " " + strconv.Itoa(64<<20) + " 90000 100000 "
+	if !unified() {
+		want = " " + strconv.Itoa(64<<20) + " 90000 512 "
+	}
+	if !strings.Contains(states[0].limits, want) {
 		g.t.Errorf("limits %s, wanted %s", states[0].limits, want)
 	}
 	return states

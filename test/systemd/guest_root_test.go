@@ -77,7 +77,7 @@ func (g guest) install() {
 		g.t.Fatal("the Makefile has no install")
 	}
 	recipe, _, _ = strings.Cut(recipe, "\n\n")
-	recipe = strings.NewReplacer("$(DESTDIR)", "", "$(BIN)/", nodetest.Bin(g.t)+"/", " bin/", " "+nodetest.Bin(g.t)+"/").Replace(recipe)
+	recipe = strings.NewReplacer("$(DESTDIR)", "", "$(PROGRAM)", nodetest.Bin(g.t)+"/longshore", "$(BIN)/", nodetest.Bin(g.t)+"/", " bin/", " "+nodetest.Bin(g.t)+"/").Replace(recipe)
 	installed := 0
 	for line := range strings.Lines(recipe) {
 		if command, ok := strings.CutPrefix(line, "\t"); ok {
