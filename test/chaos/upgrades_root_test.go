@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -101,9 +100,11 @@ func startUpgrades(t *testing.T) *upgrades {
 		calls: map[string]*calls{}, bound: time.Duration(number(t, "LONGSHORE_UPGRADE_LATENCY", 0)) * time.Millisecond,
 	}}
 	if s := os.Getenv("LONGSHORE_UPGRADE_BINS"); s != "" {
-		u.builds = strings.Split(s, ":")
+		for build := range strings.SplitSeq(s, ":") {
+			u.builds = append(u.builds, copiedPrograms(t, build, ""))
+		}
 	} else {
-		u.builds = []string{nodetest.Bin(t), changedPrograms(t, nodetest.Bin(t))}
+		u.builds = []string{copiedPrograms(t, nodetest.Bin(t), ""), copiedPrograms(t, nodetest.Bin(t), "x")}
 	}
 	u.install(t, u.builds[0])
 	dir, err := os.MkdirTemp("", "longshore-docker-") // t.TempDir's are too long for socket addresses
@@ -139,14 +140,14 @@ func startUpgrades(t *testing.T) *upgrades {
 	return u
 }
 
-// changedPrograms copies the node's programs and changes their content.
-func changedPrograms(t *testing.T, from string) string {
+// copiedPrograms copies the programs of a build to the test's file system, each with a text after its end.
+func copiedPrograms(t *testing.T, from, end string) string {
 	t.Helper()
 	dir := t.TempDir()
 	for _, name := range replacedPrograms() {
 		b, err := os.ReadFile(filepath.Join(from, name))
 		if err == nil {
-			err = os.WriteFile(filepath.Join(dir, name), append(b, 'x'), 0o755)
+			err = os.WriteFile(filepath.Join(dir, name), append(b, end...), 0o755)
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -158,16 +159,17 @@ func changedPrograms(t *testing.T, from string) string {
 // replacedPrograms are the programs that run all the time.
 func replacedPrograms() []string { return []string{"longshore", "longshore-keeper"} }
 
-// install puts a build's programs in the place of the installed ones, as a package does. Another process writes them: a client's process that
-// is forked meanwhile would have this one's descriptor, and nobody can execute a program that is open for writing.
+// install puts a build's programs in the place of the installed ones, as a package does. It links them: a client's process that is forked
+// while a file is written has the descriptor, too, and nobody can execute a program that is open for writing.
 func (u *upgrades) install(t *testing.T, build string) {
 	t.Helper()
 	for _, name := range replacedPrograms() {
 		path := filepath.Join(u.bin, name)
-		if out, err := exec.CommandContext(t.Context(), "cp", filepath.Join(build, name), path+".new").CombinedOutput(); err != nil {
-			t.Fatalf("%v: %s", err, out)
+		err := os.Link(filepath.Join(build, name), path+".new")
+		if err == nil {
+			err = os.Rename(path+".new", path)
 		}
-		if err := os.Rename(path+".new", path); err != nil {
+		if err != nil {
 			t.Fatal(err)
 		}
 	}
