@@ -186,7 +186,7 @@ packages() { # directory
   local next=$run/next
   package "$1"
   mkdir "$next"
-  cp "$1"/bin/longshore{,-keeper,-oci,-verify,-wasm,-compose,-hub,-guest,-policy} "$next/"
+  find "$1/bin" -maxdepth 1 -type f -name 'longshore*' -exec cp -t "$next" {} +
   nice go build -trimpath -ldflags='-s -w -X main.release=2.0.0 -X github.com/longshore/longshore/internal/keeper/server.Release=2.0.0' -o "$next/" ./cmd/longshore ./cmd/longshore-keeper
   VERSION=2.0.0 BIN=$next OUT=$1/deb COMPRESSION=none hack/deb.sh >/dev/null
   rm -r "$next"

@@ -126,12 +126,16 @@ func debian(t *testing.T) nodetest.Options {
 func dpkg(t *testing.T, version string) {
 	t.Helper()
 	out, bin := t.TempDir(), t.TempDir()
-	for _, name := range []string{"longshore", "longshore-keeper", "longshore-verify", "longshore-wasm", "longshore-compose"} {
-		b, err := os.ReadFile(filepath.Join(nodetest.Bin(t), name))
+	programs, err := filepath.Glob(filepath.Join(nodetest.Bin(t), "longshore*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, program := range programs {
+		b, err := os.ReadFile(program)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(filepath.Join(bin, name), append(b, version...), 0o755); err != nil {
+		if err := os.WriteFile(filepath.Join(bin, filepath.Base(program)), append(b, version...), 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
