@@ -38,8 +38,12 @@ for module in "$tools"/usr/share/selinux/default/*.pp.bz2; do
 done
 rm "$tmp/cil/pp"
 "$tools/usr/libexec/selinux/hll/pp" "$tmp/module/container.pp" "$tmp/cil/container.cil"
-# The guest's first process loads the policy, so everything there but containers is of the kernel's own type.
-echo '(typeattributeset container_engine_domain (kernel_t)) (typeattributeset container_engine_system_domain (kernel_t))' >"$tmp/cil/guest.cil"
+# The guest's first process loads the policy, so everything there but containers is of the kernel's own type, and no file has a label.
+cat >"$tmp/cil/guest.cil" <<'END'
+(typeattributeset container_engine_domain (kernel_t))
+(typeattributeset container_engine_system_domain (kernel_t))
+(allow kernel_t unlabeled_t (system (module_load)))
+END
 secilc -M true -c 33 -o "$root/etc/selinux/debian/policy" -f /dev/null "$tmp"/cil/*.cil
 
 tar -C "$root" --sort=name --mtime=@0 --numeric-owner -cf "$out.part" usr etc

@@ -181,7 +181,12 @@ func TestSELinuxSeparatesPods(t *testing.T) {
 
 		cfg := nodetest.ContainerConfig("stranger", f.image, "/bin/true")
 		cfg.Linux.SecurityContext = &runtimeapi.LinuxContainerSecurityContext{SelinuxOptions: &runtimeapi.SELinuxOption{Type: "stranger_t"}}
-		if _, err := n.CRI.StartContainer(t.Context(), &runtimeapi.StartContainerRequest{ContainerId: one.Create(t, cfg).ID}); err == nil {
+		// A policy that does not have the type refuses it at the create.
+		made, err := n.CRI.CreateContainer(t.Context(), &runtimeapi.CreateContainerRequest{PodSandboxId: one.ID, Config: cfg, SandboxConfig: one.Config})
+		if err == nil {
+			_, err = n.CRI.StartContainer(t.Context(), &runtimeapi.StartContainerRequest{ContainerId: made.GetContainerId()})
+		}
+		if err == nil {
 			t.Error("a type that may not run a container's program has run one")
 		}
 		chosen := f.newPod(func(sc *runtimeapi.LinuxSandboxSecurityContext) {

@@ -176,12 +176,16 @@ func (f *labelled) seLinuxOptions(docker dockerAPI) {
 		"hostpid":    {"--pid host", ""},
 		"level":      {"--security-opt label=level:s0:c5,c6", "system_u:system_r:container_t:s0:c5,c6"},
 		"joined":     {"--ipc container:holder", f.labelOf("holder")},
+		"joinedpid":  {"--pid container:holder", f.labelOf("holder")},
 	} {
 		f.cli(append(append([]string{"run", "-d", "--name", "opt" + name}, strings.Fields(c.flags)...), f.image, "/bin/sleep", "1000")...)
 		got := f.labelOf("opt" + name)
 		if c.want != "" && got != c.want || c.want == "" && strings.Contains(got, "container_t") {
 			f.t.Errorf("%s has the label %q, want %q", c.flags, got, c.want)
 		}
+	}
+	if got := f.cli("exec", "optjoinedpid", "/bin/sh", "-c", "kill -0 1 && cat /proc/1/comm"); got != "sleep" {
+		f.t.Errorf("the first process in the joined pid namespace is %q", got)
 	}
 	if out, err := f.n.CLI("run", "--rm", "--security-opt", "label=type:stranger_t", f.image, "/bin/true"); err == nil {
 		f.t.Errorf("a type that may not run a container's program has run one: %s", out)
