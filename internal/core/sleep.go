@@ -10,8 +10,8 @@ import (
 // connections and threads.
 type Sleeper interface {
 	// Sleep writes the memory of all processes in and below a cgroup to files, frees it, and freezes the
-	// cgroup. After an error the container runs as before. FailedPrecondition when it cannot
-	// sleep, ResourceExhausted when the disk is full.
+	// cgroup. After an error the caller must call Wake. FailedPrecondition when it cannot sleep,
+	// ResourceExhausted when the disk is full.
 	Sleep(ctx context.Context, id ID, cgroup CgroupRef) (Slept, error)
 	// Wake thaws the cgroup, and returns when the processes run. A page server restores their memory:
 	// first the pages that they use, then all others. Wake calls done when all pages are restored, or with

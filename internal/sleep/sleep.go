@@ -6,7 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -75,18 +77,7 @@ func (s *Sleeper) Sleep(ctx context.Context, id core.ID, cgroup core.CgroupRef) 
 	if err := s.room(); err != nil {
 		return core.Slept{}, err
 	}
-	r := &rest{s: s, id: id, cgroup: cgroup}
-	slept, err := r.run(ctx)
-	if err == nil {
-		return slept, nil
-	}
-	// The container must run again, also after the end of the caller's context.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
-	defer cancel()
-	if err2 := r.undo(ctx); err2 != nil {
-		err = fmt.Errorf("%w; then: %w", err, err2)
-	}
-	return core.Slept{}, err
+	return (&rest{s: s, id: id, cgroup: cgroup}).run(ctx)
 }
 
 // room fails if the file system has no room for any file.
@@ -120,15 +111,10 @@ type rest struct {
 	s      *Sleeper
 	id     core.ID
 	cgroup core.CgroupRef
-	frozen bool
 }
 
 func (r *rest) freeze(ctx context.Context, frozen bool) error {
-	if err := r.s.o.Cgroups.Freeze(ctx, r.cgroup, frozen); err != nil {
-		return err
-	}
-	r.frozen = frozen
-	return nil
+	return r.s.o.Cgroups.Freeze(ctx, r.cgroup, frozen)
 }
 
 // run starts the program, and does the parts of its work that need the cgroup. The cgroup is frozen while the
@@ -175,7 +161,12 @@ func (r *rest) run(ctx context.Context) (slept core.Slept, err error) {
 		}
 		if err != nil {
 			closeAll(fds)
-			return slept, fmt.Errorf("give its memory back: %w", errors.Join(err, context.Cause(ctx)))
+			if cause := context.Cause(ctx); cause != nil {
+				err = cause
+			} else if errors.Is(err, net.ErrClosed) || errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNRESET) {
+				err = fmt.Errorf("the program that frees its memory has died: %w", errdefs.ErrUnavailable)
+			}
+			return slept, err
 		}
 		switch t.Step {
 		case pages.StepSeized:
@@ -208,23 +199,6 @@ func result(r pages.Report) core.Slept {
 	return slept
 }
 
-// undo lets a container run again after a failed sleep.
-func (r *rest) undo(ctx context.Context) error {
-	s := r.s
-	switch phase, err := s.phase(r.id); {
-	case err == nil && phase == ledger.Out:
-		// The program has died after it had freed memory.
-		return s.Wake(ctx, r.id, r.cgroup, func(core.Woken) {})
-	case err != nil && !errors.Is(err, os.ErrNotExist):
-		s.o.Logger.WarnContext(ctx, "could not read how far a container's sleep has come", "container", r.id, "error", err)
-	}
-	var errs []error
-	if r.frozen {
-		errs = append(errs, r.freeze(ctx, false))
-	}
-	return errors.Join(append(errs, s.Forget(ctx, r.id))...)
-}
-
 // phase reads the phase from the ledger. os.ErrNotExist if there is no ledger.
 func (s *Sleeper) phase(id core.ID) (ledger.Phase, error) {
 	f, err := os.OpenFile(filepath.Join(s.state(id), ledgerFile), os.O_RDWR, 0)
@@ -233,6 +207,9 @@ func (s *Sleeper) phase(id core.ID) (ledger.Phase, error) {
 	}
 	defer func() { _ = f.Close() }()
 	l, err := ledger.Open(f)
+	if errors.Is(err, ledger.ErrUnborn) {
+		return ledger.Copying, nil
+	}
 	if err != nil {
 		return 0, err
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/longshore/longshore/internal/subprocess"
 )
 
-// undoTime bounds the repair of a failed sleep, and serverTime the start of a page server.
+// undoTime bounds the removal of files and the start of the next page server, serverTime an answer.
 const (
 	undoTime   = time.Minute
 	serverTime = 10 * time.Second
@@ -39,8 +39,7 @@ type waking struct {
 func (s *Sleeper) Wake(ctx context.Context, id core.ID, cgroup core.CgroupRef, done func(core.Woken)) error {
 	phase, err := s.phase(id)
 	if errors.Is(err, os.ErrNotExist) || err == nil && phase == ledger.Copying {
-		// No memory was freed.
-		return errors.Join(s.o.Cgroups.Freeze(ctx, cgroup, false), s.Forget(ctx, id))
+		phase, err = ledger.In, nil // no memory was freed
 	}
 	if err != nil {
 		return err

@@ -2,10 +2,13 @@ package sleep
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -178,4 +181,116 @@ func TestASleepOutlivesTheAgent(t *testing.T) {
 			b.Check()
 		}
 	})
+}
+
+// TestASleepIsKilledAnywhere kills the parts of a node at a random moment while a container falls asleep or wakes. Then the
+// container sleeps or runs, and its memory is right. LONGSHORE_SLEEP_KILLS is the number of kills.
+func TestASleepIsKilledAnywhere(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		rounds := 16
+		if s := os.Getenv("LONGSHORE_SLEEP_KILLS"); s != "" {
+			if _, err := fmt.Sscan(s, &rounds); err != nil {
+				t.Fatal(err)
+			}
+		}
+		b := newBed(t)
+		addr := b.run("web", "--restart", "no")
+		sum := b.ask(addr, sleeptest.Sum)
+		pid := b.inspect("web").GetPid()
+		random := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), 0))
+		seen := map[string]int{}
+		for i := range rounds {
+			victim := []string{"agent", "keeper", "agent and keeper", "pages"}[i%4]
+			for _, verb := range []string{"sleep", "wake"} {
+				b.killed(random, victim, verb)
+				c := b.inspect("web")
+				seen[victim+", "+verb+": "+c.GetState()]++
+				if c.GetState() == "exited" && victim == "pages" && verb == "sleep" {
+					// The program has died while a thread made its calls.
+					b.cli("rm", "web")
+					addr = b.run("web")
+					sum, pid = b.ask(addr, sleeptest.Sum), b.inspect("web").GetPid()
+					continue
+				}
+				if c.GetPid() != pid || c.GetState() != "asleep" && c.GetState() != "running" {
+					t.Fatalf("round %d, %s, %s: %v", i, victim, verb, c)
+				}
+				if verb == "wake" {
+					b.cli("wake", "web")
+					if got := b.ask(addr, sleeptest.Sum); got != sum {
+						t.Fatalf("round %d, %s, %s: the memory has the sum %s, want %s", i, victim, verb, got, sum)
+					}
+					sum = b.ask(addr, sleeptest.Dirty)
+					b.back(fmt.Sprintf("round %d, %s", i, victim))
+				}
+			}
+		}
+		t.Log(seen)
+		b.Check()
+	})
+}
+
+// back waits until all pages are restored.
+func (b *bed) back(when string) {
+	b.t.Helper()
+	defer func() {
+		if b.t.Failed() {
+			log, err := filepath.Glob(b.State + "/sleep/*/*")
+			b.t.Logf("%s: %v, files %v, %v, servers %v", when, b.inspect("web"), log, err, pagesPrograms(b.t, "serve"))
+		}
+	}()
+	roottest.Eventually(b.t, "the end of the wake", func() bool { return b.inspect("web").GetRest().GetPhase() == "" })
+}
+
+// killed kills the victim at a random moment of a verb, and brings it back.
+func (b *bed) killed(random *rand.Rand, victim, verb string) {
+	b.t.Helper()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, _ = b.CLI(verb, "web") // it may fail
+	}()
+	moment := time.NewTimer(time.Duration(random.IntN(400)) * time.Millisecond)
+	select {
+	case <-done:
+	case <-moment.C:
+	}
+	if strings.Contains(victim, "keeper") {
+		b.KillKeeper()
+	}
+	if strings.Contains(victim, "agent") {
+		b.Kill()
+	}
+	if victim == "pages" {
+		for _, role := range []string{"sleep", "serve"} {
+			for _, pid := range pagesPrograms(b.t, role) {
+				_ = syscall.Kill(pid, syscall.SIGKILL)
+			}
+		}
+	}
+	<-done
+	if strings.Contains(victim, "agent") {
+		b.Up()
+	}
+	if strings.Contains(victim, "keeper") {
+		b.KeeperBack()
+	}
+}
+
+// pagesPrograms returns the processes of longshore-pages in a role.
+func pagesPrograms(t *testing.T, role string) (pids []int) {
+	t.Helper()
+	lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range lines {
+		b, _ := os.ReadFile(path)
+		if args := strings.Split(string(b), "\x00"); len(args) > 2 && strings.HasSuffix(args[0], "longshore-pages") && args[1] == role {
+			var pid int
+			_, _ = fmt.Sscanf(path, "/proc/%d/", &pid)
+			pids = append(pids, pid)
+		}
+	}
+	return pids
 }

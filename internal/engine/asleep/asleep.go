@@ -43,6 +43,7 @@ const (
 	ByStop    By = "to be stopped"
 	BySignal  By = "for a signal"
 	ByPause   By = "to be paused"
+	byFailure By = "because it could not sleep"
 	byAgent   By = "because the agent died while it fell asleep"
 )
 
@@ -96,10 +97,7 @@ func (v Verbs) sleep(ctx context.Context, id core.ID) error {
 	}
 	slept, err := v.Sleeper.Sleep(ctx, id, ct.Cgroup)
 	if err != nil {
-		if err2 := v.change(id, core.VerbWake, func(c *core.Container, _ *scope.Change) { c.Rest = nil }); err2 != nil && !ended(err2) {
-			return errors.Join(err, err2)
-		}
-		return err
+		return errors.Join(err, v.awake(context.WithoutCancel(ctx), &ct))
 	}
 	err = v.change(id, "", func(c *core.Container, n *scope.Change) {
 		c.Rest.Phase, c.Rest.Slept = core.RestAsleep, slept
@@ -107,6 +105,21 @@ func (v Verbs) sleep(ctx context.Context, id core.ID) error {
 	})
 	if ended(err) { // it was killed meanwhile
 		return errors.Join(err, v.Sleeper.Forget(context.WithoutCancel(ctx), id))
+	}
+	return err
+}
+
+// awake lets a container run again after a failed sleep.
+func (v Verbs) awake(ctx context.Context, ct *core.Container) error {
+	err := v.Sleeper.Wake(ctx, ct.ID, ct.Cgroup, v.back(ct.ID))
+	if errors.Is(err, core.ErrMemoryLost) {
+		return errors.Join(err, v.lose(ctx, ct, LostCall))
+	}
+	if err == nil {
+		err = v.woken(ct.ID, byFailure)
+	}
+	if ended(err) {
+		return nil
 	}
 	return err
 }

@@ -79,6 +79,9 @@ func Create(f *os.File) (*Ledger, error) {
 	return Open(f)
 }
 
+// ErrUnborn means that Create has not completed. The processes have all pages.
+var ErrUnborn = errors.New("the ledger was not completed")
+
 // Open maps a ledger. The caller keeps the file open while it uses the ledger.
 func Open(f *os.File) (*Ledger, error) {
 	st, err := f.Stat()
@@ -86,13 +89,17 @@ func Open(f *os.File) (*Ledger, error) {
 		return nil, err
 	}
 	if st.Size() < bitmapsOffset {
-		return nil, errors.New("the ledger is too short")
+		return nil, ErrUnborn
 	}
 	mem, err := mmap(f, 0, int(bitmapsOffset))
 	if err != nil {
 		return nil, fmt.Errorf("map the ledger: %w", err)
 	}
 	l := &Ledger{f: f, mem: mem, end: bitmapsOffset}
+	if l.header().magic == 0 {
+		_ = unix.Munmap(mem)
+		return nil, ErrUnborn
+	}
 	if l.header().magic != ledgerMagic || l.header().moves.Load() > maxMoves {
 		_ = unix.Munmap(mem)
 		return nil, errors.New("this file is no ledger, or one of another format")
