@@ -9,6 +9,10 @@ import (
 // Sleeper stores the memory of idle processes in files and frees it. The processes keep their descriptors,
 // connections and threads.
 type Sleeper interface {
+	// Watch calls knock once when a packet arrives in a network namespace that a process must handle. It
+	// returns when no packet can be missed, and ends with Forget. kept says that an earlier agent has
+	// watched all the time.
+	Watch(ctx context.Context, id ID, namespace string, knock func()) (kept bool, err error)
 	// Sleep writes the memory of all processes in and below a cgroup to files, frees it, and freezes the
 	// cgroup. After an error the caller must call Wake. FailedPrecondition when it cannot sleep,
 	// ResourceExhausted when the disk is full.

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/sleep/doorbell"
 	"github.com/longshore/longshore/internal/sleep/ledger"
 	"github.com/longshore/longshore/internal/sleep/pages"
 	"github.com/longshore/longshore/internal/subprocess"
@@ -42,16 +43,17 @@ type Options struct {
 type Sleeper struct {
 	o Options
 
-	mu    sync.Mutex          // guards kept, wakes
-	kept  map[core.ID][]int   // descriptors of address spaces, beside the holder's
-	wakes map[core.ID]*waking // page servers
+	mu    sync.Mutex                 // guards kept, wakes, bells
+	kept  map[core.ID][]int          // descriptors of address spaces, beside the holder's
+	wakes map[core.ID]*waking        // page servers
+	bells map[core.ID]*doorbell.Bell // of containers that are watched
 }
 
 var _ core.Sleeper = (*Sleeper)(nil)
 
 // New returns a Sleeper.
 func New(o Options) *Sleeper {
-	return &Sleeper{o: o, kept: map[core.ID][]int{}, wakes: map[core.ID]*waking{}}
+	return &Sleeper{o: o, kept: map[core.ID][]int{}, wakes: map[core.ID]*waking{}, bells: map[core.ID]*doorbell.Bell{}}
 }
 
 // holdPrefix starts the names in the holder, and perName is how many descriptors it keeps under each.
@@ -356,11 +358,15 @@ func (s *Sleeper) held(ctx context.Context, id core.ID, n int) ([]*os.File, erro
 // Forget implements core.Sleeper.
 func (s *Sleeper) Forget(ctx context.Context, id core.ID) error {
 	s.mu.Lock()
-	w := s.wakes[id]
+	w, bell := s.wakes[id], s.bells[id]
 	delete(s.wakes, id)
+	delete(s.bells, id)
 	s.mu.Unlock()
 	if w != nil {
 		w.end()
+	}
+	if bell != nil {
+		_ = bell.Close()
 	}
 	names, err := s.o.Holder.Names(ctx)
 	for _, n := range names {

@@ -135,6 +135,15 @@ func TestContainersSleepAndWake(t *testing.T) {
 			}
 			roottest.Eventually(t, "the end of the wake", func() bool { return b.inspect("web").GetRest().GetPhase() == "" })
 		}
+		// A request wakes it, and waits for nothing else.
+		b.cli("sleep", "web")
+		if got := b.ask(addr, sleeptest.Sum); got != sum {
+			t.Errorf("woken by a request, the memory has the sum %s, want %s", got, sum)
+		}
+		if c := b.inspect("web"); c.GetState() != "running" || c.GetRest().GetBy() != "for a packet" {
+			t.Errorf("woken by a request: %v", c)
+		}
+		b.back("a request")
 		b.Check()
 		b.cli("sleep", "web")
 		b.cli("stop", "-t", "20", "web")
@@ -169,6 +178,13 @@ func TestASleepOutlivesTheAgent(t *testing.T) {
 		} {
 			b.cli("sleep", "web")
 			kill()
+			if name == "both" { // its first packet arrived while there was no agent
+				if got := b.ask(addr, sleeptest.Sum); got != sum {
+					t.Errorf("%s: after a packet the memory has the sum %s, want %s", name, got, sum)
+				}
+				b.back(name)
+				b.cli("sleep", "web")
+			}
 			if c := b.inspect("web"); c.GetState() != "asleep" {
 				t.Errorf("%s: %v", name, c)
 			}
@@ -250,7 +266,7 @@ func (b *bed) killed(random *rand.Rand, victim, verb string) {
 		defer close(done)
 		_, _ = b.CLI(verb, "web") // it may fail
 	}()
-	moment := time.NewTimer(time.Duration(random.IntN(400)) * time.Millisecond)
+	moment := time.NewTimer(time.Duration(random.IntN(1200)) * time.Millisecond)
 	select {
 	case <-done:
 	case <-moment.C:

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine/scope"
@@ -40,11 +41,13 @@ const (
 	ByExec    By = "for an exec"
 	ByAttach  By = "for a client that attaches"
 	ByForward By = "for a connection to a port"
+	ByPacket  By = "for a packet"
 	ByStop    By = "to be stopped"
 	BySignal  By = "for a signal"
 	ByPause   By = "to be paused"
 	byFailure By = "because it could not sleep"
 	byAgent   By = "because the agent died while it fell asleep"
+	byLoss    By = "because packets for it were lost"
 )
 
 // LostCall and ShortCall are the Calls of the StopRequests of containers that the engine ends because their
@@ -89,13 +92,19 @@ func (v Verbs) sleep(ctx context.Context, id core.ID) error {
 		return fmt.Errorf("an exec runs in it: %w", errdefs.ErrFailedPrecondition)
 	}
 	// The record comes first. From now on an exec waits for the lock, and wakes the container.
-	err = v.change(id, core.VerbSleep, func(c *core.Container, _ *scope.Change) {
+	err = v.change(id, core.VerbSleep, func(c *core.Container, n *scope.Change) {
 		c.Rest = &core.Rest{Phase: core.RestFalling, Since: now()}
+		v.Scope.Forced(n, &c.Meta, scope.By{Verb: string(core.VerbSleep)})
 	})
 	if err != nil {
 		return err
 	}
-	slept, err := v.Sleeper.Sleep(ctx, id, ct.Cgroup)
+	// A packet that arrives from now on wakes it.
+	_, err = v.watch(ctx, &ct)
+	var slept core.Slept
+	if err == nil {
+		slept, err = v.Sleeper.Sleep(ctx, id, ct.Cgroup)
+	}
 	if err != nil {
 		return errors.Join(err, v.awake(context.WithoutCancel(ctx), &ct))
 	}
@@ -107,6 +116,25 @@ func (v Verbs) sleep(ctx context.Context, id core.ID) error {
 		return errors.Join(err, v.Sleeper.Forget(context.WithoutCancel(ctx), id))
 	}
 	return err
+}
+
+// watch wakes a container when a packet for it arrives. It watches no container without a network of its own.
+func (v Verbs) watch(ctx context.Context, ct *core.Container) (kept bool, err error) {
+	sb, err := v.Scope.Sandbox(ct.Sandbox)
+	if err != nil {
+		return false, err
+	}
+	ns := sb.Config.Namespaces.Net
+	if ns.Mode == core.Host || ns.Path == "" || slices.Contains(ct.Config.Own, specs.NetworkNamespace) {
+		return true, nil
+	}
+	return v.Sleeper.Watch(ctx, ct.ID, ns.Path, func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if err := v.WakeSandbox(ctx, ct.Sandbox, ByPacket); err != nil && !ended(err) {
+			v.Logger.ErrorContext(ctx, "could not wake a container for a packet", "container", ct.ID, "error", err)
+		}
+	})
 }
 
 // awake lets a container run again after a failed sleep.
@@ -135,7 +163,7 @@ func note(s *core.Slept) string {
 
 // change changes the record of a live container. A verb also changes the state.
 func (v Verbs) change(id core.ID, verb core.Verb, fn func(c *core.Container, n *scope.Change)) error {
-	return v.Scope.ChangeContainer(id, scope.By{Verb: string(verb)}, func(c *core.Container, n *scope.Change) error {
+	return v.Scope.EditContainer(id, func(c *core.Container, n *scope.Change) error {
 		if verb != "" {
 			next, ok := core.NextContainer(c.State, verb)
 			if !ok {
@@ -232,6 +260,9 @@ func (v Verbs) woken(id core.ID, by By) error {
 			c.Rest.Phase = core.RestWaking
 		}
 		c.Rest.Woken, c.Rest.By = now(), string(by)
+		if by == ByRequest {
+			v.Scope.Forced(n, &c.Meta, scope.By{Verb: string(core.VerbWake)})
+		}
 		n.Add(core.Event{Kind: core.EventContainerWoken, Note: string(by)})
 	})
 }
@@ -339,8 +370,14 @@ func (v Verbs) recoverOne(ctx context.Context, ct *core.Container) error {
 		return v.lose(ctx, ct, LostCall)
 	case err != nil:
 		return err
-	case ct.Rest.Phase == core.RestAsleep && stage == core.StageAsleep:
-		return nil
+	}
+	by := byAgent
+	if ct.Rest.Phase == core.RestAsleep && stage == core.StageAsleep {
+		kept, err := v.watch(ctx, ct)
+		if err == nil && kept {
+			return nil
+		}
+		by = byLoss
 	}
 	if err := v.Sleeper.Wake(ctx, ct.ID, ct.Cgroup, v.back(ct.ID)); err != nil {
 		if errors.Is(err, core.ErrMemoryLost) {
@@ -349,7 +386,7 @@ func (v Verbs) recoverOne(ctx context.Context, ct *core.Container) error {
 		return err
 	}
 	if ct.State == core.ContainerAsleep {
-		return v.woken(ct.ID, byAgent)
+		return v.woken(ct.ID, by)
 	}
 	return nil
 }
