@@ -14,6 +14,7 @@ import (
 	"github.com/longshore/longshore/internal/face"
 	"github.com/longshore/longshore/internal/handover"
 	"github.com/longshore/longshore/internal/restart/runner"
+	"github.com/longshore/longshore/internal/sleep/idle"
 )
 
 // serve recovers the engine and then serves until ctx ends or a part fails.
@@ -60,7 +61,8 @@ func (n *node) serve(ctx context.Context) error {
 		return nil
 	})
 	restarts := runner.Runner{All: n.engine.All(), As: n.engine.As, Parallel: n.cfg.Agent.BootParallel, Log: n.log}
-	for _, tend := range []func(context.Context){n.tendNode, heap.Tend, n.reserves.tend, restarts.Run} {
+	idlers := idle.Runner{All: n.engine.All(), Log: n.log, Every: 3 * time.Second}
+	for _, tend := range []func(context.Context){n.tendNode, heap.Tend, n.reserves.tend, restarts.Run, idlers.Run} {
 		group.Go(func() error {
 			tend(ctx)
 			return nil

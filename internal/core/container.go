@@ -90,6 +90,9 @@ type ContainerConfig struct {
 	HookID string `json:"hook_id,omitempty"`
 	// Users are the container's needs, in addition to its sandbox's.
 	Users UserNeeds `json:"users,omitzero"`
+	// SleepAfter puts the container to sleep when it has been idle for this time; 0 does not. Without a value the engine
+	// reads SleepAfterLabel, and the sandbox's value counts.
+	SleepAfter time.Duration `json:"sleep_after,omitempty"`
 	// Run starts the program in the same call, which saves a call of StartContainer. A program
 	// that cannot be started fails the create.
 	Run bool `json:"run,omitempty"`

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
@@ -90,12 +91,13 @@ type SandboxConfig struct {
 	Users      Users                  `json:"users,omitzero"` // completes UIDs and GIDs
 	Network    NetworkConfig          `json:"network"`
 	Cgroup     Cgroup                 `json:"cgroup"`
-	Resources  *specs.LinuxResources  `json:"resources,omitempty"`  // of the sandbox's own cgroup; nil leaves it unlimited
-	Sysctls    map[string]string      `json:"sysctls,omitempty"`    // set in the Shared namespaces
-	ShmBytes   int64                  `json:"shm_bytes,omitempty"`  // size of the shared /dev/shm; 0 is 64 MiB
-	SELinux    *SELinux               `json:"selinux,omitempty"`    // asks for labels; LabelTable completes FileLabel. nil: none
-	FileLabel  string                 `json:"file_label,omitempty"` // the SELinux label of the files that its containers share
-	Durable    bool                   `json:"durable,omitempty"`    // its record outlives a boot; its containers are durable too
+	Resources  *specs.LinuxResources  `json:"resources,omitempty"`   // of the sandbox's own cgroup; nil leaves it unlimited
+	Sysctls    map[string]string      `json:"sysctls,omitempty"`     // set in the Shared namespaces
+	ShmBytes   int64                  `json:"shm_bytes,omitempty"`   // size of the shared /dev/shm; 0 is 64 MiB
+	SELinux    *SELinux               `json:"selinux,omitempty"`     // asks for labels; LabelTable completes FileLabel. nil: none
+	FileLabel  string                 `json:"file_label,omitempty"`  // the SELinux label of the files that its containers share
+	SleepAfter time.Duration          `json:"sleep_after,omitempty"` // of its containers that have no value of their own
+	Durable    bool                   `json:"durable,omitempty"`     // its record outlives a boot; its containers are durable too
 }
 
 // Needs returns the containers that must run before those of the sandbox are started: the holders of its

@@ -3,6 +3,7 @@ package core
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 )
 
@@ -102,3 +103,19 @@ const (
 
 // MemoryOut reports whether memory of the container may be in files only.
 func (c *Container) MemoryOut() bool { return c.Rest != nil && c.Rest.Phase != RestOver }
+
+// SleepAfterLabel is the label of a container that sleeps when it has been idle for so long: see
+// ContainerConfig.SleepAfter.
+const SleepAfterLabel = "longshore.sleep-after"
+
+// MinSleepAfter is the shortest time of SleepAfterLabel.
+const MinSleepAfter = time.Second
+
+// SleepAfter parses a time of SleepAfterLabel.
+func SleepAfter(text string) (time.Duration, error) {
+	d, err := time.ParseDuration(text)
+	if err != nil || d < MinSleepAfter {
+		return 0, fmt.Errorf("%q is no duration of at least %v, such as 90s or 10m", text, MinSleepAfter)
+	}
+	return d, nil
+}

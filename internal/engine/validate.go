@@ -12,6 +12,12 @@ import (
 
 // validateContainer returns InvalidArgument if cfg is not valid.
 func validateContainer(cfg *core.ContainerConfig) error {
+	if label, ok := cfg.Labels[core.SleepAfterLabel]; ok && cfg.SleepAfter == 0 {
+		var err error
+		if cfg.SleepAfter, err = core.SleepAfter(label); err != nil {
+			return fmt.Errorf("label %s: %w: %w", core.SleepAfterLabel, err, errdefs.ErrInvalidArgument)
+		}
+	}
 	set := 0
 	for _, is := range []bool{cfg.Root.Image != "", cfg.Root.Dir != "", len(cfg.Root.Mounts) > 0} {
 		if is {

@@ -168,11 +168,22 @@ func Cgroup(t *testing.T) string {
 	name := fmt.Sprintf("/longshore-test-%d-%s", os.Getpid(), filepath.Base(t.TempDir()))
 	name += strconv.FormatUint(uniq(), 36)
 	t.Cleanup(func() {
+		thaw("/sys/fs/cgroup/freezer" + name)
 		for _, h := range hierarchies() {
 			removeCgroup(t, h+name)
 		}
 	})
 	return name
+}
+
+// thaw thaws all cgroups below a directory of cgroup v1, where no signal ends a frozen process.
+func thaw(dir string) {
+	_ = filepath.WalkDir(dir, func(path string, e os.DirEntry, err error) error {
+		if err == nil && e.IsDir() {
+			_ = os.WriteFile(filepath.Join(path, "freezer.state"), []byte("THAWED"), 0)
+		}
+		return nil
+	})
 }
 
 func uniq() uint64 {
@@ -221,7 +232,6 @@ func removeCgroup(t *testing.T, dir string) {
 // killAll kills the processes of a cgroup and waits until they have ended. Processes
 // that they start meanwhile are left to the next call.
 func killAll(dir string) {
-	_ = os.WriteFile(filepath.Join(dir, "freezer.state"), []byte("THAWED"), 0) // on v1 no signal ends a frozen process
 	procs, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
 	if err != nil {
 		return

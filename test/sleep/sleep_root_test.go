@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	runtimeapi "github.com/longshore/longshore/api/cri/v1"
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 	"github.com/longshore/longshore/internal/roottest"
 	"github.com/longshore/longshore/internal/sleep/sleeptest"
@@ -165,6 +166,36 @@ func TestContainersSleepAndWake(t *testing.T) {
 	})
 }
 
+// TestIdleContainersSleep: a container with a time sleeps when it is idle, and not before. All faces can set the time.
+func TestIdleContainersSleep(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		b := newBed(t)
+		b.cli("run", "-d", "--name", "idle", "--sleep-after", "1s", b.image, "sleep", "1000")
+		b.cli("run", "-d", "--name", "labelled", "--label", "longshore.sleep-after=1s", b.image, "sleep", "1000")
+		b.cli("run", "-d", "--name", "busy", "--sleep-after", "1s", b.image, "sh", "-c", "while :; do :; done")
+		cfg := b.PodConfig("pod")
+		cfg.Annotations = map[string]string{"longshore.io/sleep-after": "1s"}
+		pod := b.RunPod(t, cfg)
+		c := pod.Run(t, nodetest.ContainerConfig("c", b.image, "sleep", "1000"))
+		for _, name := range []string{"idle", "labelled"} {
+			roottest.Eventually(t, name+" sleeps", func() bool { return b.inspect(name).GetState() == "asleep" })
+		}
+		roottest.Eventually(t, "the pod's container sleeps", func() bool {
+			list, err := b.api.ListContainers(t.Context(), &longshorev1.ListContainersRequest{All: true, Owner: "cri"})
+			return err == nil && len(list.GetContainers()) == 1 && list.GetContainers()[0].GetState() == "asleep"
+		})
+		if c := b.inspect("busy"); c.GetState() != "running" {
+			t.Errorf("it is busy: %v", c)
+		}
+		if s := c.Status(t); s.GetState() != runtimeapi.ContainerState_CONTAINER_RUNNING {
+			t.Errorf("to CRI a sleeping container is %v", s.GetState())
+		}
+		if out, err := b.CLI("run", "--sleep-after", "1ms", b.image, "true"); err == nil || !strings.Contains(err.Error(), "at least 1s") {
+			t.Errorf("an impossible time: %q, %v", out, err)
+		}
+	})
+}
+
 // TestASleepOutlivesTheAgent kills agent, keeper and page server while a container sleeps and wakes.
 func TestASleepOutlivesTheAgent(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
@@ -222,7 +253,7 @@ func TestASleepIsKilledAnywhere(t *testing.T) {
 				c := b.inspect("web")
 				seen[victim+", "+verb+": "+c.GetState()]++
 				if c.GetState() == "exited" && victim == "pages" && verb == "sleep" {
-					// The program has died while a thread made its calls.
+					// The kernel has killed it with the program that traced it.
 					b.cli("rm", "web")
 					addr = b.run("web")
 					sum, pid = b.ask(addr, sleeptest.Sum), b.inspect("web").GetPid()

@@ -20,6 +20,7 @@ type Create struct {
 	Request    *longshorev1.CreateRequest // complete after Fill
 	Quiet      bool                       // shows no progress of a pull
 	Creds      string                     // of the registry, user[:password]; "" uses the stored ones
+	sleepAfter string
 	env        []string
 	labels     []string
 	volumes    []string
@@ -63,6 +64,7 @@ func (f *Create) Define(fl *pflag.FlagSet) {
 	fl.BoolVar(&f.Request.Init, "init", false, "run a tiny init as pid 1, which reaps processes and forwards signals")
 	fl.StringVarP(&f.Request.Hostname, "hostname", "h", "", "host name (default: the container's name)")
 	fl.StringArrayVarP(&f.labels, "label", "l", nil, "label, NAME=value")
+	fl.StringVar(&f.sleepAfter, "sleep-after", "", "put it to sleep when it has been idle for this time, such as 10m")
 	fl.StringArrayVar(&f.networks, "network", nil, "network of network create, host, none, container:NAME, or default (the agent's); repeatable; name=NET,alias=…,ip=…,ip6=…,mac-address=…")
 	fl.StringArrayVar(&f.dns, "dns", nil, "name server to use instead of the host's")
 	fl.StringVar(&f.Request.Runtime, "runtime", "", "name of a configured runtime")
@@ -110,6 +112,9 @@ func (f *Create) Fill(fl *pflag.FlagSet, args []string, getenv func(string) stri
 	}
 	if fromFiles, err = typed.Files("--label-file", f.more.labelFile); err != nil {
 		return err
+	}
+	if f.sleepAfter != "" {
+		f.labels = append(f.labels, core.SleepAfterLabel+"="+f.sleepAfter)
 	}
 	if r.Labels, err = typed.Labels(append(fromFiles, f.labels...)); err != nil {
 		return err

@@ -62,18 +62,24 @@ var errNone = fmt.Errorf("this node puts no container to sleep; longshore doctor
 
 // Sleep puts a running container to sleep. It keeps its connections, descriptors and threads. FailedPrecondition
 // if it cannot sleep, ResourceExhausted if the disk is full. After an error it runs as before.
-func (v Verbs) Sleep(ctx context.Context, id core.ID) error {
+func (v Verbs) Sleep(ctx context.Context, id core.ID) error { return v.put(ctx, id, true) }
+
+// SleepIdle is Sleep for a container that has asked for it by its configuration.
+func (v Verbs) SleepIdle(ctx context.Context, id core.ID) error { return v.put(ctx, id, false) }
+
+// put puts a container to sleep. requested says that a caller has requested it.
+func (v Verbs) put(ctx context.Context, id core.ID, requested bool) error {
 	ct, err := v.Scope.Container(id)
 	if err != nil {
 		return err
 	}
-	if err := v.Perform(ctx, &core.Operation{Verb: core.VerbSleep, Container: &ct}, func() error { return v.sleep(ctx, id) }); err != nil {
+	if err := v.Perform(ctx, &core.Operation{Verb: core.VerbSleep, Container: &ct}, func() error { return v.sleep(ctx, id, requested) }); err != nil {
 		return fmt.Errorf("put container %s to sleep: %w", id, err)
 	}
 	return nil
 }
 
-func (v Verbs) sleep(ctx context.Context, id core.ID) error {
+func (v Verbs) sleep(ctx context.Context, id core.ID, requested bool) error {
 	ct, unlock, err := v.Scope.LockedContainer(ctx, id)
 	if err != nil {
 		return err
@@ -94,7 +100,9 @@ func (v Verbs) sleep(ctx context.Context, id core.ID) error {
 	// The record comes first. From now on an exec waits for the lock, and wakes the container.
 	err = v.change(id, core.VerbSleep, func(c *core.Container, n *scope.Change) {
 		c.Rest = &core.Rest{Phase: core.RestFalling, Since: now()}
-		v.Scope.Forced(n, &c.Meta, scope.By{Verb: string(core.VerbSleep)})
+		if requested {
+			v.Scope.Forced(n, &c.Meta, scope.By{Verb: string(core.VerbSleep)})
+		}
 	})
 	if err != nil {
 		return err

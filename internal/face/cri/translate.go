@@ -100,8 +100,17 @@ func sandboxNamespaces(cfg *v1.PodSandboxConfig, sb *core.SandboxConfig) error {
 	if err := usersWish(cfg, sb); err != nil {
 		return err
 	}
+	if wish, ok := cfg.GetAnnotations()[SleepAnnotation]; ok {
+		var err error
+		if sb.SleepAfter, err = core.SleepAfter(wish); err != nil {
+			return invalid.Errorf("annotation %s: %v", SleepAnnotation, err)
+		}
+	}
 	return sandboxUsers(o.GetUsernsOptions(), sb)
 }
+
+// SleepAnnotation is the annotation of a pod with containers that sleep when they have been idle for so long: "10m".
+const SleepAnnotation = "longshore.io/sleep-after"
 
 // UsersAnnotation is the annotation of a pod that needs the node's user ids although engine.userns is auto: "host". A kubelet's
 // request does not tell a pod with hostUsers: true from one that says nothing.

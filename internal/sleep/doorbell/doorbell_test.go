@@ -64,7 +64,7 @@ func TestFilter(t *testing.T) {
 	}
 }
 
-// accepts runs the filter in the library's machine, with what the kernel would say about the packet.
+// accepts runs the filter in the library's machine, with the kernel's values of protocol and kind.
 func accepts(t *testing.T, proto, kind uint32, packet []byte) bool {
 	t.Helper()
 	raw, err := filter()

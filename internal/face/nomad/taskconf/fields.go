@@ -25,7 +25,7 @@ func Fields() []schema.Field {
 	}
 	fields = append(fields, keys(schema.String, "image", "image_pull_policy", "image_pull_timeout", "rootfs", "command", "work_dir", "hostname",
 		"network_mode", "ipc_mode", "pid_mode", "uts_mode", "userns_mode", "cpuset_cpus", "runtime", "stop_signal",
-		"load", "ipv4_address", "ipv6_address", "mac_address", "cgroupns", "volume_driver", "isolation", "working_dir", "userns")...)
+		"load", "ipv4_address", "ipv6_address", "mac_address", "cgroupns", "volume_driver", "isolation", "working_dir", "userns", "sleep_after")...)
 	fields = append(fields, schema.Field{Name: "entrypoint", Kind: schema.Words}, schema.Field{Name: "shm_size", Kind: schema.Size})
 	fields = append(fields, podmanFields()...)
 	fields = append(fields, keys(schema.Strings, "args", "cap_add", "cap_drop", "dns_servers", "dns_search_domains", "dns_options",

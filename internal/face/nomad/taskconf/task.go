@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/face/nomad/schema"
 	"github.com/longshore/longshore/internal/invalid"
 	"github.com/longshore/longshore/internal/ocispec"
@@ -28,6 +29,7 @@ type Task struct {
 	WorkDir     string
 	Hostname    string
 	Env, Labels map[string]string
+	SleepAfter  time.Duration // 0: never
 
 	Network             string // "", host, none, bridge, task:NAME
 	Ports               []string
@@ -134,6 +136,11 @@ func Parse(data []byte, rootfs string) (Task, error) {
 	}
 	if t.Image == "" && t.Rootfs == "" {
 		t.Rootfs = rootfs
+	}
+	if after := v.String("sleep_after"); after != "" {
+		if t.SleepAfter, err = core.SleepAfter(after); err != nil {
+			return Task{}, invalid.Errorf("config.sleep_after: %v", err)
+		}
 	}
 	t.Granted, t.Grants = v.Has("grants"), v.Block("grants").String("document")
 	for _, read := range []func(schema.Values) error{refused, t.image, t.command, t.namespaces, t.addresses, t.portMap, t.security, t.podman, t.mounts, t.limits, t.logs} {
