@@ -316,6 +316,30 @@ func (s *Sleeper) hold(ctx context.Context, id core.ID) error {
 
 func name(id core.ID, n int) string { return fmt.Sprintf("%s%s/%05d", holdPrefix, id, n) }
 
+// adopt takes the descriptors of a container from the holder that an earlier agent has stored there.
+func (s *Sleeper) adopt(ctx context.Context, id core.ID) error {
+	files, err := s.held(ctx, id, 0)
+	if err != nil {
+		return err
+	}
+	defer closeFiles(files)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.kept[id]) > 0 {
+		return nil
+	}
+	for _, f := range files {
+		dup, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+		if err != nil {
+			closeAll(s.kept[id])
+			delete(s.kept, id)
+			return err
+		}
+		s.kept[id] = append(s.kept[id], dup)
+	}
+	return nil
+}
+
 // duplicates returns files of duplicates.
 func duplicates(fds []int) ([]*os.File, error) {
 	var files []*os.File
@@ -330,27 +354,30 @@ func duplicates(fds []int) ([]*os.File, error) {
 	return files, nil
 }
 
-// held returns the descriptors of a container: our own, or else the holder's. core.ErrMemoryLost if the holder
-// has none.
+// held returns the descriptors of a container: our own, or else the holder's. The first n are those of the index, and
+// the others those of forked processes. core.ErrMemoryLost if there are fewer than n.
 func (s *Sleeper) held(ctx context.Context, id core.ID, n int) ([]*os.File, error) {
 	s.mu.Lock()
 	fds := append([]int(nil), s.kept[id]...)
 	s.mu.Unlock()
-	if len(fds) >= n {
+	if len(fds) > 0 && len(fds) >= n {
 		return duplicates(fds)
 	}
 	var files []*os.File
-	for len(files) < n {
+	for len(files)%perName == 0 {
 		more, err := s.o.Holder.Held(ctx, name(id, len(files)/perName))
-		if errdefs.IsNotFound(err) || err == nil && len(more) == 0 {
-			closeFiles(files)
-			return nil, core.ErrMemoryLost
+		if errdefs.IsNotFound(err) {
+			break
 		}
 		if err != nil {
 			closeFiles(files)
 			return nil, err
 		}
 		files = append(files, more...)
+	}
+	if len(files) < n {
+		closeFiles(files)
+		return nil, core.ErrMemoryLost
 	}
 	return files, nil
 }

@@ -51,6 +51,9 @@ func (s *Sleeper) Wake(ctx context.Context, id core.ID, cgroup core.CgroupRef, d
 		done(core.Woken{})
 		return nil
 	}
+	if err := s.adopt(ctx, id); err != nil {
+		return err
+	}
 	w := &waking{s: s, id: id, cgroup: cgroup, done: done, since: time.Now(), ended: make(chan struct{})}
 	if err := w.connect(ctx); err != nil {
 		return err

@@ -129,12 +129,12 @@ func (s *server) serve(done func()) error {
 			s.ledger.Reach(ledger.In)
 			done()
 		}
-		more, err := s.prefetch()
+		timeout, err := s.prefetch()
 		if err != nil {
 			s.fail(StepDamaged, err)
 			return err
 		}
-		if _, err := s.poll(!more, nil); err != nil {
+		if _, err := s.poll(timeout, nil); err != nil {
 			s.fail(StepDamaged, err)
 			return err
 		}
@@ -144,9 +144,9 @@ func (s *server) serve(done func()) error {
 // complete restores all pages.
 func (s *server) complete() error {
 	for s.missing() > 0 {
-		more, err := s.prefetch()
+		timeout, err := s.prefetch()
 		if err == nil {
-			_, err = s.poll(!more, nil)
+			_, err = s.poll(timeout, nil)
 		}
 		if err != nil {
 			return err

@@ -278,7 +278,7 @@ func (s *sleeper) drop(spaces []uffd.Space) error {
 	served := make(chan error, 1)
 	go func() {
 		for {
-			ready, err := srv.poll(true, []int{end})
+			ready, err := srv.poll(forever, []int{end})
 			if err != nil || ready[0] {
 				served <- err
 				return

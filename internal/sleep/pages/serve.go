@@ -51,8 +51,11 @@ type segment struct {
 
 func (s segment) end() uint64 { return s.addr + uint64(s.pages)*ledger.PageSize }
 
-// newServer makes a server at the place that the ledger has. fds are the descriptors of the index's
-// spaces and of the forked ones.
+// errForkLost means that the server before has died with the descriptor of a forked process.
+var errForkLost = errors.New("the memory of a forked process is lost with the page server that had it")
+
+// newServer makes a server that continues at the place of the ledger. fds are the descriptors of the index's spaces
+// and then of the forked ones, in the order of the forks.
 func newServer(x *ledger.Index, l *ledger.Ledger, r *ledger.Reader, fds []uffd.Space) (*server, error) {
 	s := &server{index: x, ledger: l, reader: r}
 	if len(fds) < len(x.Spaces) {
@@ -63,22 +66,29 @@ func newServer(x *ledger.Index, l *ledger.Ledger, r *ledger.Reader, fds []uffd.S
 			return nil, err
 		}
 	}
+	forked := fds[len(x.Spaces):]
 	for _, m := range l.Moves() {
-		if m.Space >= len(s.spaces) {
+		switch {
+		case m.Space >= len(s.spaces):
 			return nil, errors.New("the ledger names an unknown address space")
-		}
-		if m.Length != 0 {
+		case m.Length != 0:
 			s.spaces[m.Space].move(m)
 			continue
+		case len(forked) == 0:
+			return nil, errForkLost
 		}
-		if _, err := s.fork(s.spaces[m.Space], uffd.Space(m.Fork)); err != nil {
+		if _, err := s.fork(s.spaces[m.Space], forked[0]); err != nil {
 			return nil, err
 		}
+		forked = forked[1:]
 	}
 	for _, p := range s.spaces {
 		p.count()
 	}
 	if n, m, ok := l.Unhandled(); ok && n < len(s.spaces) {
+		if m.Event == uffd.Fork {
+			return nil, errForkLost
+		}
 		if err := s.handle(s.spaces[n], m); err != nil {
 			return nil, err
 		}
@@ -321,11 +331,6 @@ func (s *server) handle(p *space, m *uffd.Message) error {
 
 // forked takes over the descriptor of a forked process.
 func (s *server) forked(parent *space, fd uffd.Space) error {
-	for _, p := range s.spaces {
-		if p.forked && p.fd == fd && !p.gone {
-			return nil // handled before a server died
-		}
-	}
 	child, err := s.fork(parent, fd)
 	if err != nil {
 		return err
@@ -348,9 +353,15 @@ func (s *server) missing() (n uint64) {
 	return n
 }
 
-// poll handles the pending messages. With wait set, it first waits for one, or until a descriptor of also is
-// readable. ready reports these.
-func (s *server) poll(wait bool, also []int) (ready []bool, err error) {
+// forever is the timeout of a poll that waits for messages only, and again that of one before the next prefetch.
+const (
+	forever = -1
+	again   = 200 // milliseconds
+)
+
+// poll handles the pending messages. It first waits for one, or until a descriptor of also is readable, for at most
+// timeout milliseconds. ready reports these descriptors.
+func (s *server) poll(timeout int, also []int) (ready []bool, err error) {
 	fds := make([]unix.PollFd, 0, len(s.spaces)+len(also))
 	for _, fd := range also {
 		fds = append(fds, unix.PollFd{Fd: int32(fd), Events: unix.POLLIN})
@@ -361,10 +372,6 @@ func (s *server) poll(wait bool, also []int) (ready []bool, err error) {
 			live = append(live, p)
 			fds = append(fds, unix.PollFd{Fd: int32(p.fd), Events: unix.POLLIN})
 		}
-	}
-	timeout := 0
-	if wait {
-		timeout = -1
 	}
 	if _, err := unix.Poll(fds, timeout); err != nil && !errors.Is(err, unix.EINTR) {
 		return nil, err
@@ -421,9 +428,9 @@ func (s *server) fail(step string, err error) {
 	}
 }
 
-// prefetch restores the next missing pages, those of parents before those of forked processes. It returns false
-// when it can do nothing more.
-func (s *server) prefetch() (bool, error) {
+// prefetch restores the next missing pages, those of parents before those of forked processes. It returns the timeout
+// of the poll after it.
+func (s *server) prefetch() (timeout int, err error) {
 	for _, forked := range []bool{false, true} {
 		for _, p := range s.spaces {
 			if p.gone || p.missing == 0 || p.forked != forked {
@@ -436,14 +443,13 @@ func (s *server) prefetch() (bool, error) {
 			p.next++
 			err := s.supply(p, g, 0, g.pages)
 			switch {
-			case errors.Is(err, unix.ENOMEM):
-				s.fail(StepShort, err)
-				return false, nil
+			case errors.Is(err, unix.ENOMEM): // only a thread that waits for a page would be a reason to give up
+				return again, nil
 			case err != nil && !errors.Is(err, errChanging):
-				return false, err
+				return 0, err
 			}
-			return true, nil
+			return 0, nil
 		}
 	}
-	return false, nil
+	return forever, nil
 }

@@ -149,7 +149,9 @@ func (w *work) do(request string) string {
 		if err != nil {
 			return err.Error()
 		}
-		w.mapped = moved[:len(w.mapped)]
+		if w.mapped, err = unix.Mremap(moved, len(moved)/2, unix.MREMAP_MAYMOVE); err != nil {
+			return err.Error()
+		}
 	case Fork:
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
