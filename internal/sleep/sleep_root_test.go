@@ -112,19 +112,25 @@ func (b *bed) wake() <-chan core.Woken {
 	return done
 }
 
-// anonymous returns how many bytes of private anonymous memory the program has.
+// anonymous returns how many bytes of private anonymous memory the program has, without the changed pages of mapped files.
 func (b *bed) anonymous() (n uint64) {
 	b.t.Helper()
-	s, err := os.ReadFile("/proc/" + strconv.Itoa(b.cmd.Process.Pid) + "/smaps_rollup")
+	s, err := os.ReadFile("/proc/" + strconv.Itoa(b.cmd.Process.Pid) + "/smaps")
 	if err != nil {
 		b.t.Fatal(err)
 	}
+	file := false
 	for line := range strings.Lines(string(s)) {
-		if v, ok := strings.CutPrefix(line, "Anonymous:"); ok {
-			_, _ = fmt.Sscan(v, &n)
+		f := strings.Fields(line)
+		if v, ok := strings.CutPrefix(line, "Anonymous:"); ok && !file {
+			var kib uint64
+			_, _ = fmt.Sscan(v, &kib)
+			n += kib << 10
+		} else if len(f) > 4 && strings.Contains(f[0], "-") {
+			file = f[4] != "0"
 		}
 	}
-	return n << 10
+	return n
 }
 
 func TestMemoryComesBack(t *testing.T) {

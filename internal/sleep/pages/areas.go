@@ -14,9 +14,12 @@ import (
 	"github.com/longshore/longshore/internal/sleep/uffd"
 )
 
-// leastArea is the least size of an area that is freed. Smaller ones have stacks and thread-local data, which
-// the program needs at once.
-const leastArea = 1 << 20
+// leastArea is the least size of an area that is freed. Each area costs a system call of the process. JavaScript's
+// heaps have areas of 256 KiB. leastNamed is the least memory that a report names.
+const (
+	leastArea  = 64 << 10
+	leastNamed = 1 << 20
+)
 
 // candidates returns the areas of a process that can be freed: private anonymous ones. resident has the bytes
 // of other areas, by the reason why they stay.
@@ -30,7 +33,7 @@ func candidates(pid int) (areas []uffd.Range, resident map[string]uint64, err er
 	add := func() {
 		why := m.stays()
 		if why == "" && m.Len < leastArea {
-			why = "areas of less than 1 MiB"
+			why = "areas of less than 64 KiB"
 		}
 		if why != "" {
 			resident[why] += m.anonymous
@@ -49,7 +52,7 @@ func candidates(pid int) (areas []uffd.Range, resident map[string]uint64, err er
 	}
 	add()
 	for why, bytes := range resident {
-		if bytes < leastArea {
+		if bytes < leastNamed {
 			delete(resident, why)
 		}
 	}
