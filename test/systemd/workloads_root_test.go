@@ -54,10 +54,11 @@ func (g guest) workloads(image string) workloads {
 	return w
 }
 
-// processes returns the pid and the start time of each one's shell.
+// processes returns the pid and the start time of each one's shell: the oldest process with its command line, because
+// a child of the shell has the same one until it executes its program.
 func (w workloads) processes() map[string]string {
 	w.g.t.Helper()
-	found := map[string]string{}
+	found, oldest := map[string]string{}, map[string]uint64{}
 	dirs, _ := filepath.Glob("/proc/[0-9]*")
 	for _, d := range dirs {
 		args, _ := os.ReadFile(d + "/cmdline")
@@ -66,7 +67,10 @@ func (w workloads) processes() map[string]string {
 		fields := strings.Fields(after)
 		for name := range w.files {
 			if command := string(args); strings.Contains(command, "sh\x00-c\x00: "+name+";") && len(fields) > 19 {
-				found[name] = filepath.Base(d) + " since " + fields[19]
+				started, err := strconv.ParseUint(fields[19], 10, 64)
+				if since, ok := oldest[name]; err == nil && (!ok || started < since) {
+					found[name], oldest[name] = filepath.Base(d)+" since "+fields[19], started
+				}
 			}
 		}
 	}
