@@ -17,10 +17,11 @@ import (
 	"github.com/longshore/longshore/internal/subprocess"
 )
 
-// undoTime bounds the removal of files and the start of the next page server, serverTime an answer.
+// undoTime bounds the removal of files, and serverTime the start and the end of a page server. It starts when the program
+// that has put the container to sleep has ended, which may restore the pages first.
 const (
 	undoTime   = time.Minute
-	serverTime = 10 * time.Second
+	serverTime = time.Minute
 )
 
 // waking is a running container with missing pages.
@@ -257,6 +258,16 @@ func (w *waking) failed(t pages.Message) {
 func (w *waking) finish(woken core.Woken) {
 	ctx, cancel := context.WithTimeout(context.Background(), undoTime)
 	defer cancel()
+	// As long as the server has the descriptors, the container cannot sleep again.
+	if err := w.conn.Send(pages.Ask{Step: pages.AskEnd}); err == nil {
+		late := time.AfterFunc(serverTime, func() { _ = w.conn.Close() })
+		for err == nil {
+			var fds []int
+			fds, err = w.conn.Receive(&pages.Message{})
+			closeAll(fds)
+		}
+		late.Stop()
+	}
 	if err := w.s.Forget(ctx, w.id); err != nil {
 		w.s.o.Logger.Warn("could not remove the files of a container that has woken; the next recovery does", "container", w.id, "error", err)
 	}

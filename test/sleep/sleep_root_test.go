@@ -93,7 +93,8 @@ func (b *bed) ask(addr, request string) string {
 	b.t.Helper()
 	answer, err := sleeptest.Ask(b.t.Context(), addr, request)
 	if err != nil {
-		b.t.Fatal(err)
+		log, _ := b.CLI("logs", "--tail", "20", "web")
+		b.t.Fatalf("%v; %v; its log: %s", err, b.inspect("web"), log)
 	}
 	return answer
 }
@@ -281,9 +282,17 @@ func TestASleepIsKilledAnywhere(t *testing.T) {
 func (b *bed) back(when string) {
 	b.t.Helper()
 	defer func() {
-		if b.t.Failed() {
-			log, err := filepath.Glob(b.State + "/sleep/*/*")
-			b.t.Logf("%s: %v, files %v, %v, servers %v", when, b.inspect("web"), log, err, pagesPrograms(b.t, "serve"))
+		if !b.t.Failed() {
+			return
+		}
+		for _, pid := range pagesPrograms(b.t, "serve") { // its log has the places of its goroutines then
+			_ = syscall.Kill(pid, syscall.SIGQUIT)
+			_, _ = os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+		}
+		files, _ := filepath.Glob(b.State + "/sleep/*/log")
+		for _, path := range files {
+			log, err := os.ReadFile(path)
+			b.t.Logf("%s: %v, the server's log: %s, %v", when, b.inspect("web"), log, err)
 		}
 	}()
 	roottest.Eventually(b.t, "the end of the wake", func() bool { return b.inspect("web").GetRest().GetPhase() == "" })

@@ -17,8 +17,8 @@ import (
 // PageSize is the size of a page in bytes.
 const PageSize = 4096
 
-// BlockPages is the largest number of pages in a block.
-const BlockPages = 64
+// BlockPages is the largest number of pages in a block. A thread that waits for a page waits for its block.
+const BlockPages = 16
 
 // Bounds of an index, which also bound the memory of its readers.
 const (
@@ -205,7 +205,6 @@ type Reader struct {
 	f    *os.File
 	zstd *zstd.Decoder
 	raw  []byte
-	buf  []byte
 }
 
 // NewReader reads the blocks of a file.
@@ -217,8 +216,11 @@ func NewReader(f *os.File) (*Reader, error) {
 	return &Reader{f: f, zstd: d}, nil
 }
 
-// Read returns the content of a block, until the next Read.
-func (r *Reader) Read(b Block) ([]byte, error) {
+// Clone returns a further reader of the same file.
+func (r *Reader) Clone() (*Reader, error) { return NewReader(r.f) }
+
+// Read returns the content of a block. It uses the memory of buf, if that is enough.
+func (r *Reader) Read(b Block, buf []byte) ([]byte, error) {
 	if cap(r.raw) < int(b.Size) {
 		r.raw = make([]byte, maxSize)
 	}
@@ -226,9 +228,9 @@ func (r *Reader) Read(b Block) ([]byte, error) {
 	if _, err := r.f.ReadAt(raw, b.Offset); err != nil {
 		return nil, fmt.Errorf("read the pages at %#x: %w", b.Addr, err)
 	}
-	var err error
-	if r.buf, err = r.zstd.DecodeAll(raw, r.buf[:0]); err != nil || len(r.buf) != int(b.Pages)*PageSize {
+	content, err := r.zstd.DecodeAll(raw, buf[:0])
+	if err != nil || len(content) != int(b.Pages)*PageSize {
 		return nil, fmt.Errorf("the pages at %#x are damaged: %w", b.Addr, errors.Join(err, io.ErrUnexpectedEOF))
 	}
-	return r.buf, nil
+	return content, nil
 }

@@ -49,7 +49,7 @@ func TestPagesComeBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, k := range got.Spaces[0].Blocks {
-		if b, err := reader.Read(k); err != nil || !bytes.Equal(b, want[k.Addr]) {
+		if b, err := reader.Read(k, nil); err != nil || !bytes.Equal(b, want[k.Addr]) {
 			t.Errorf("the block at %#x: %d bytes, %v", k.Addr, len(b), err)
 		}
 	}
@@ -57,7 +57,7 @@ func TestPagesComeBack(t *testing.T) {
 	if _, err := f.WriteAt([]byte{1, 2, 3, 4}, got.Spaces[0].Blocks[1].Offset+8); err != nil {
 		t.Fatal(err)
 	}
-	if b, err := reader.Read(got.Spaces[0].Blocks[1]); err == nil {
+	if b, err := reader.Read(got.Spaces[0].Blocks[1], nil); err == nil {
 		t.Errorf("a damaged block has %d bytes", len(b))
 	}
 	if _, err := w.Add(1<<30+64*PageSize, make([]byte, PageSize)); err != nil {

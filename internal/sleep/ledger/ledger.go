@@ -82,6 +82,26 @@ func Create(f *os.File) (*Ledger, error) {
 // ErrUnborn means that Create has not completed. The processes have all pages.
 var ErrUnborn = errors.New("the ledger was not completed")
 
+// Lock waits until no other process has the ledger locked. Two servers of the same pages would not see each other's
+// events. The lock ends with the process.
+func Lock(f *os.File) error {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	err2 := raw.Control(func(fd uintptr) {
+		for {
+			if err = unix.Flock(int(fd), unix.LOCK_EX); !errors.Is(err, unix.EINTR) {
+				return
+			}
+		}
+	})
+	if err = errors.Join(err, err2); err != nil {
+		return fmt.Errorf("lock the ledger: %w", err)
+	}
+	return nil
+}
+
 // Open maps a ledger. The caller keeps the file open while it uses the ledger.
 func Open(f *os.File) (*Ledger, error) {
 	st, err := f.Stat()

@@ -59,7 +59,10 @@ func sleepMain() error {
 	}
 	defer func() { _ = conn.Close() }()
 	files := open()
-	l, err := ledger.Create(files.ledger)
+	var l *ledger.Ledger
+	if err = ledger.Lock(files.ledger); err == nil {
+		l, err = ledger.Create(files.ledger)
+	}
 	if err == nil {
 		s := &sleeper{conn: conn, pages: files.pages, indexed: files.index, ledger: l}
 		err = s.putToSleep()
@@ -88,6 +91,10 @@ func serveMain(spaces int) error {
 	}
 	x, err := ledger.Decode(data)
 	if err != nil {
+		return err
+	}
+	// The program that has put the container to sleep restores its pages if its agent dies.
+	if err := ledger.Lock(f.ledger); err != nil {
 		return err
 	}
 	l, err := ledger.Open(f.ledger)

@@ -17,6 +17,7 @@ type server struct {
 	index  *ledger.Index
 	ledger *ledger.Ledger
 	reader *ledger.Reader
+	ahead  *ahead // nil before the first prefetch
 	spaces []*space
 	// reported gets StepShort, StepDamaged and StepForked. It may be nil.
 	report func(step string, err error, fd uffd.Space)
@@ -259,7 +260,7 @@ func (s *server) read(p *space, g segment) ([]byte, error) {
 		return s.content, nil
 	}
 	s.block = nil
-	content, err := s.reader.Read(*b)
+	content, err := s.reader.Read(*b, s.content)
 	if err == nil {
 		s.block, s.content = b, content
 	}
@@ -269,9 +270,6 @@ func (s *server) read(p *space, g segment) ([]byte, error) {
 // leave ends a space: its process has ended, or executes another program.
 func (p *space) leave() { p.gone, p.missing, p.segments = true, 0, nil }
 
-// around is the number of neighbours that are restored with a page.
-const around = ledger.BlockPages
-
 // fault supplies the page at addr, and its neighbours in the segment.
 func (s *server) fault(p *space, addr uint64) error {
 	addr &^= ledger.PageSize - 1
@@ -280,10 +278,11 @@ func (s *server) fault(p *space, addr uint64) error {
 		g := p.segments[i]
 		k := uint32((addr - g.addr) / ledger.PageSize)
 		if !p.has.Has(g.bit + uint64(k)) {
+			p.next = i + 1 // programs use neighbours next
 			if err := s.supply(p, g, k, k+1); err != nil || p.gone {
 				return err
 			}
-			if err := s.supply(p, g, k-min(k, around), min(k+around, g.pages)); err != nil && !errors.Is(err, errChanging) && !errors.Is(err, unix.ENOMEM) {
+			if err := s.supply(p, g, 0, g.pages); err != nil && !errors.Is(err, errChanging) && !errors.Is(err, unix.ENOMEM) {
 				return err
 			}
 			return nil
@@ -363,6 +362,9 @@ const (
 // timeout milliseconds. ready reports these descriptors.
 func (s *server) poll(timeout int, also []int) (ready []bool, err error) {
 	fds := make([]unix.PollFd, 0, len(s.spaces)+len(also))
+	if s.ahead != nil {
+		also = append(slices.Clone(also), s.ahead.event)
+	}
 	for _, fd := range also {
 		fds = append(fds, unix.PollFd{Fd: int32(fd), Events: unix.POLLIN})
 	}
@@ -428,28 +430,89 @@ func (s *server) fail(step string, err error) {
 	}
 }
 
-// prefetch restores the next missing pages, those of parents before those of forked processes. It returns the timeout
-// of the poll after it.
+// prefetch restores missing pages ahead, those of parents before those of forked processes. It returns the timeout of the
+// poll after it.
 func (s *server) prefetch() (timeout int, err error) {
+	if s.ahead == nil {
+		if s.ahead, err = newAhead(s.reader); err != nil {
+			return 0, err
+		}
+	}
+	for s.ahead.room() {
+		p, g := s.choose()
+		if p == nil {
+			break
+		}
+		s.ahead.ask(p, g)
+	}
+	d := s.ahead.take()
+	if d == nil {
+		return forever, nil // the next decoded block ends the poll
+	}
+	if d.err != nil {
+		return 0, d.err
+	}
+	own := s.content
+	s.block, s.content = d.block, d.content
+	err = s.place(d)
+	s.block, s.content = nil, own // the content is d's: it may be put back, or decoded into
+	switch {
+	case errors.Is(err, errChanging):
+		s.ahead.putBack(d)
+		return 0, nil
+	case errors.Is(err, unix.ENOMEM): // only a thread that waits for a page would be a reason to give up
+		s.ahead.putBack(d)
+		return again, nil
+	}
+	s.ahead.free(d)
+	return 0, err
+}
+
+// place supplies the pages of a decoded block, where they are now.
+func (s *server) place(d *decoded) error {
+	supply := func(g segment) error { return s.supply(d.space, g, 0, g.pages) }
+	if i := d.space.find(d.addr); i < len(d.space.segments) && d.space.segments[i].addr == d.addr && &d.space.source.Blocks[d.space.segments[i].block] == d.block {
+		return supply(d.space.segments[i])
+	}
+	for _, g := range slices.Clone(d.space.segments) { // it was moved meanwhile
+		if &d.space.source.Blocks[g.block] != d.block {
+			continue
+		}
+		if err := supply(g); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// choose returns the next segment with missing pages that is not decoded yet; nil if there is none.
+func (s *server) choose() (*space, segment) {
 	for _, forked := range []bool{false, true} {
 		for _, p := range s.spaces {
 			if p.gone || p.missing == 0 || p.forked != forked {
 				continue
 			}
-			if p.next == len(p.segments) {
-				p.next = 0 // some pages were left out
+			for range p.segments {
+				if p.next >= len(p.segments) {
+					p.next = 0
+				}
+				g := p.segments[p.next]
+				p.next++
+				if p.lacks(g) && !s.ahead.has(p, &p.source.Blocks[g.block]) {
+					return p, g
+				}
 			}
-			g := p.segments[p.next]
-			p.next++
-			err := s.supply(p, g, 0, g.pages)
-			switch {
-			case errors.Is(err, unix.ENOMEM): // only a thread that waits for a page would be a reason to give up
-				return again, nil
-			case err != nil && !errors.Is(err, errChanging):
-				return 0, err
-			}
-			return 0, nil
 		}
 	}
-	return forever, nil
+	return nil, segment{}
+}
+
+// lacks reports whether a page of a segment is missing.
+func (p *space) lacks(g segment) bool {
+	for i := range uint64(g.pages) {
+		if !p.has.Has(g.bit + i) {
+			return true
+		}
+	}
+	return false
 }
