@@ -15,6 +15,7 @@ import (
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
+	"github.com/longshore/longshore/internal/engine/asleep"
 	"github.com/longshore/longshore/internal/engine/enginetest"
 	"github.com/longshore/longshore/internal/restart"
 	"github.com/longshore/longshore/internal/state"
@@ -230,6 +231,16 @@ func (w *world) actions() map[string]func(*rapid.T) {
 			fine(r, "pause", w.do(func(ctx context.Context) error { return n.As(c.Owner).PauseContainer(ctx, c.ID) }), errdefs.IsFailedPrecondition)
 			if rapid.Bool().Draw(r, "resume") {
 				fine(r, "resume", w.do(func(ctx context.Context) error { return n.As(c.Owner).ResumeContainer(ctx, c.ID) }), errdefs.IsFailedPrecondition, errdefs.IsNotFound)
+			}
+		},
+		"sleep and wake": func(r *rapid.T) {
+			c := w.pickContainer(r)
+			fine(r, "sleep", w.do(func(ctx context.Context) error { return n.As(c.Owner).Rests.Sleep(ctx, c.ID) }), errdefs.IsFailedPrecondition)
+			if rapid.Bool().Draw(r, "wake") {
+				fine(r, "wake", w.do(func(ctx context.Context) error { return n.As(c.Owner).Rests.Wake(ctx, c.ID, asleep.ByRequest) }), errdefs.IsFailedPrecondition, errdefs.IsNotFound)
+			}
+			if rapid.Bool().Draw(r, "back") {
+				n.Sleeper.Back(c.ID, core.Woken{Pages: 1})
 			}
 		},
 		"process ends": func(r *rapid.T) {

@@ -43,6 +43,7 @@ type Node struct {
 	Roots      *Roots
 	OOMLog     *OOMLog
 	Volumes    *volume.Local
+	Sleeper    *Sleeper
 	Policy     *Policy // the policy in Options, which sees every operation
 
 	// Engine is the running engine. Restart and Start replace it.
@@ -80,6 +81,7 @@ func Fakes(tb testing.TB) *Node {
 	n.Supervisor = newSupervisor()
 	n.Cgroups.killed, n.Cgroups.pids = n.Supervisor.killCgroup, n.Supervisor.cgroupPids
 	n.Runtime = &Runtime{name: "fake", sup: n.Supervisor, cgroups: n.Cgroups, kept: map[core.ID]core.RuntimeCreate{}}
+	n.Sleeper = &Sleeper{cgroups: n.Cgroups, kept: map[core.ID]*kept{}}
 	n.Images = newImages()
 	n.Network = newNetwork()
 	n.Overlays = newOverlays(n.Network)
@@ -87,7 +89,7 @@ func Fakes(tb testing.TB) *Node {
 	n.Roots = &Roots{images: n.Images, mounts: map[string][]core.Mount{}}
 	n.Options = engine.Options{
 		Store: state.NewMemory(0), Runtimes: []core.Runtime{n.Runtime}, Supervisor: n.Supervisor, Images: n.Images,
-		Network: n.Network, Pinner: n.Pinner, Cgroups: n.Cgroups, Roots: n.Roots, Volumes: vols, OOMLog: n.OOMLog, Policies: []core.Policy{n.Policy},
+		Network: n.Network, Pinner: n.Pinner, Cgroups: n.Cgroups, Roots: n.Roots, Volumes: vols, OOMLog: n.OOMLog, Sleeper: n.Sleeper, Policies: []core.Policy{n.Policy},
 		State: filepath.Join(dir, "state"), Init: "/usr/libexec/longshore-keeper",
 	}
 	n.Options.Return, n.Options.Joins = n.returner, n.joiner
