@@ -39,6 +39,7 @@ import (
 	"github.com/longshore/longshore/internal/pin"
 	"github.com/longshore/longshore/internal/programs"
 	"github.com/longshore/longshore/internal/rootfs"
+	"github.com/longshore/longshore/internal/sleep"
 	"github.com/longshore/longshore/internal/solo"
 	"github.com/longshore/longshore/internal/state"
 	"github.com/longshore/longshore/internal/state/bolt"
@@ -77,6 +78,7 @@ type node struct {
 	images     *image.Store
 	board      *broker.Client
 	boardAPI   *boardAPI
+	rests      *sleep.Sleeper  // nil if no container can sleep
 	modules    modules         // nil if compiled modules cannot be kept
 	programs   *programs.Store // nil without CRI's API of 2017
 	network    *network.Network

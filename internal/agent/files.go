@@ -15,6 +15,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
+	"github.com/longshore/longshore/internal/control"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/network/dns"
@@ -118,19 +119,43 @@ func (n *node) verifyBinary() (string, error) {
 
 // sleeper returns the part that puts containers to sleep; nil where the node cannot.
 func (n *node) sleeper() core.Sleeper {
-	err := sleep.Able()
-	path := ""
-	if err == nil {
-		path, err = program("longshore-pages", "sleep.program", n.cfg.Sleep.Program)
-	}
+	path, err := pagesProgram(n)
 	if err != nil {
 		n.log.Info("no container can be put to sleep", "why", err.Error())
 		return nil
 	}
-	return sleep.New(sleep.Options{
+	n.rests = sleep.New(sleep.Options{
 		Program: path, Root: filepath.Join(n.cfg.Agent.Root, "sleep"), State: filepath.Join(n.cfg.Agent.State, "sleep"),
 		Cgroups: n.cgroups, Holder: n.keeper.Held(), Limit: n.cfg.Sleep.MaxBytes, Reserve: n.cfg.Sleep.MinFreeBytes, Logger: n.log,
 	})
+	return n.rests
+}
+
+// pagesProgram returns the path of longshore-pages, or the reason why no container can sleep.
+func pagesProgram(n *node) (string, error) {
+	if err := sleep.Able(); err != nil {
+		return "", err
+	}
+	return program("longshore-pages", "sleep.program", n.cfg.Sleep.Program)
+}
+
+// sleepFinding reports whether containers can sleep.
+func sleepFinding(n *node) control.Finding {
+	if _, err := pagesProgram(n); err != nil {
+		return ok("sleep", "no container can sleep: %v", err)
+	}
+	asleep, given := 0, uint64(0)
+	containers, err := n.engine.All().Stored.Containers()
+	for _, c := range containers {
+		if c.State == core.ContainerAsleep && c.Rest != nil {
+			asleep++
+			given += c.Rest.Given
+		}
+	}
+	if err != nil {
+		return warn("sleep", "", "%v", err)
+	}
+	return ok("sleep", "%d containers sleep, and have freed %d MiB", asleep, given>>20)
 }
 
 // program returns the path of one of our other programs: as configured under key, beside our own

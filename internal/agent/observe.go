@@ -97,7 +97,14 @@ func (n *node) nodeStats(ctx context.Context) obs.Node {
 	if containers, err := all.Containers(ctx, core.Filter{}); err == nil {
 		for _, c := range containers {
 			count[obs.Objects{Owner: string(c.Owner), Kind: "container", State: string(c.State)}]++
+			if c.State == core.ContainerAsleep && c.Rest != nil {
+				f.SleepingBytes += c.Rest.Given
+			}
 		}
+	}
+	if n.rests != nil {
+		s := n.rests.Stats()
+		f.Wakes, f.WakeFaults, f.WakeTime = s.Wakes, s.Faults, s.Took
 	}
 	for o, k := range count {
 		o.N = k

@@ -39,6 +39,10 @@ type Node struct {
 	Head uint64
 	// LostOutput counts bytes of output that no sink took.
 	LostOutput uint64
+	// SleepingBytes is the memory that sleeping containers have freed. Wakes, WakeTime and WakeFaults are sums over the
+	// complete wakes.
+	SleepingBytes, Wakes, WakeFaults uint64
+	WakeTime                         time.Duration
 }
 
 // Objects counts one kind of object of one owner in one state.
@@ -138,6 +142,7 @@ const nodeTimeout = 5 * time.Second
 type nodeCollector struct {
 	node                        func(context.Context) Node
 	objects, memory, head, lost *prometheus.Desc
+	sleeping, wakes, faults     *prometheus.Desc
 }
 
 func newNodeCollector(node func(context.Context) Node) *nodeCollector {
@@ -147,11 +152,15 @@ func newNodeCollector(node func(context.Context) Node) *nodeCollector {
 		memory:  prometheus.NewDesc("longshore_keeper_memory_bytes", "Proportional set size of keeper and nest.", []string{"kind"}, nil),
 		head:    prometheus.NewDesc("longshore_event_log_head", "Sequence number of the newest event.", nil, nil),
 		lost:    prometheus.NewDesc("longshore_keeper_lost_output_bytes_total", "Output of containers that no sink took.", nil, nil),
+
+		sleeping: prometheus.NewDesc("longshore_sleeping_bytes", "Memory that sleeping containers have freed.", nil, nil),
+		wakes:    prometheus.NewDesc("longshore_wake_seconds", "How long it took after a wake until all pages of a container were restored.", nil, nil),
+		faults:   prometheus.NewDesc("longshore_wake_faults_total", "Accesses that waited for a page after a wake.", nil, nil),
 	}
 }
 
 func (c *nodeCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.objects, c.memory, c.head, c.lost} {
+	for _, d := range []*prometheus.Desc{c.objects, c.memory, c.head, c.lost, c.sleeping, c.wakes, c.faults} {
 		ch <- d
 	}
 }
@@ -173,4 +182,7 @@ func (c *nodeCollector) Collect(ch chan<- prometheus.Metric) {
 	}
 	gauge(c.head, n.Head)
 	ch <- prometheus.MustNewConstMetric(c.lost, prometheus.CounterValue, float64(n.LostOutput))
+	ch <- prometheus.MustNewConstMetric(c.sleeping, prometheus.GaugeValue, float64(n.SleepingBytes))
+	ch <- prometheus.MustNewConstSummary(c.wakes, n.Wakes, n.WakeTime.Seconds(), nil)
+	ch <- prometheus.MustNewConstMetric(c.faults, prometheus.CounterValue, float64(n.WakeFaults))
 }

@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
@@ -43,10 +44,11 @@ type Options struct {
 type Sleeper struct {
 	o Options
 
-	mu    sync.Mutex                 // guards kept, wakes, bells
+	mu    sync.Mutex                 // guards kept, wakes, bells, stats
 	kept  map[core.ID][]int          // descriptors of address spaces, beside the holder's
 	wakes map[core.ID]*waking        // page servers
 	bells map[core.ID]*doorbell.Bell // of containers that are watched
+	stats Stats
 }
 
 var _ core.Sleeper = (*Sleeper)(nil)
@@ -54,6 +56,19 @@ var _ core.Sleeper = (*Sleeper)(nil)
 // New returns a Sleeper.
 func New(o Options) *Sleeper {
 	return &Sleeper{o: o, kept: map[core.ID][]int{}, wakes: map[core.ID]*waking{}, bells: map[core.ID]*doorbell.Bell{}}
+}
+
+// Stats are the sums over all complete wakes since the start of the agent.
+type Stats struct {
+	Wakes, Faults, Pages uint64
+	Took                 time.Duration // until all pages were restored
+}
+
+// Stats returns the sums.
+func (s *Sleeper) Stats() Stats {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.stats
 }
 
 // holdPrefix starts the names in the holder, and perName is how many descriptors it keeps under each.
@@ -156,9 +171,11 @@ func (r *rest) run(ctx context.Context) (slept core.Slept, err error) {
 		var t pages.Message
 		fds, err := conn.Receive(&t)
 		if err == nil && t.Step == "" {
-			err = errors.New(t.Error)
-			if t.Refused {
+			switch err = errors.New(t.Error); {
+			case t.Refused:
 				err = fmt.Errorf("%w: %w", err, errdefs.ErrFailedPrecondition)
+			case t.Full:
+				err = fmt.Errorf("%w: %w", err, errdefs.ErrResourceExhausted)
 			}
 		}
 		if err != nil {

@@ -271,6 +271,12 @@ func (w *waking) finish(woken core.Woken) {
 	if err := w.s.Forget(ctx, w.id); err != nil {
 		w.s.o.Logger.Warn("could not remove the files of a container that has woken; the next recovery does", "container", w.id, "error", err)
 	}
+	w.s.mu.Lock()
+	w.s.stats.Wakes++
+	w.s.stats.Faults += woken.Faults
+	w.s.stats.Pages += woken.Pages
+	w.s.stats.Took += woken.Took
+	w.s.mu.Unlock()
 	w.done(woken)
 }
 

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -36,9 +37,11 @@ type bed struct {
 	api   longshorev1.ContainersClient
 }
 
-func newBed(t *testing.T) *bed {
+func newBed(t *testing.T) *bed { return newBedWith(t, "") }
+
+func newBedWith(t *testing.T, config string) *bed {
 	t.Helper()
-	n := nodetest.Start(t, nodetest.Options{Config: "[network]\nmode = \"builtin\"\n"})
+	n := nodetest.Start(t, nodetest.Options{Config: "[network]\nmode = \"builtin\"\n" + config})
 	conn, err := grpc.NewClient("unix:"+filepath.Join(n.State, "control.sock"), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
@@ -52,6 +55,20 @@ func (b *bed) run(name string, args ...string) string {
 	b.t.Helper()
 	all := append([]string{"run", "-d", "--name", name, "-v", os.Args[0] + ":/work:ro"}, args...)
 	b.cli(append(all, b.image, "/work", sleeptest.WorkArg, ":80", "32")...)
+	return b.ready(name)
+}
+
+// fighter runs a container that disturbs its sleep, and returns the address of its server.
+func (b *bed) fighter(mode string, args ...string) string {
+	b.t.Helper()
+	all := append([]string{"run", "-d", "--name", mode, "-v", os.Args[0] + ":/work:ro", "--security-opt", "seccomp=unconfined"}, args...)
+	b.cli(append(all, b.image, "/work", sleeptest.WorkArg, ":80", "16", mode)...)
+	return b.ready(mode)
+}
+
+// ready waits for the server of a container and returns its address.
+func (b *bed) ready(name string) string {
+	b.t.Helper()
 	c := b.inspect(name)
 	if len(c.GetAddresses()) == 0 {
 		b.t.Fatalf("%s has no address: %v", name, c)
@@ -194,6 +211,99 @@ func TestIdleContainersSleep(t *testing.T) {
 		if out, err := b.CLI("run", "--sleep-after", "1ms", b.image, "true"); err == nil || !strings.Contains(err.Error(), "at least 1s") {
 			t.Errorf("an impossible time: %q, %v", out, err)
 		}
+	})
+}
+
+// TestFighters puts containers to sleep that disturb it. They sleep with the memory that can be freed, or run on with an error that
+// says why. Their memory stays right in any case.
+func TestFighters(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		b := newBed(t)
+		for mode, want := range map[string]struct{ stays, refused string }{
+			sleeptest.OwnFaults: {stays: "the program's own userfaultfd"},
+			sleeptest.Locks:     {stays: "locked memory"},
+			sleeptest.Traces:    {refused: "traces it"},
+			sleeptest.Signals:   {},
+			sleeptest.Forks:     {},
+		} {
+			addr := b.fighter(mode)
+			sum := b.ask(addr, sleeptest.Sum)
+			for range 2 {
+				_, err := b.CLI("sleep", mode)
+				if want.refused != "" {
+					if err == nil || !strings.Contains(err.Error(), want.refused) {
+						t.Errorf("%s: %v, want %q", mode, err, want.refused)
+					}
+				} else if err != nil {
+					t.Errorf("%s: %v", mode, err)
+				}
+				if want.stays != "" {
+					if why := b.inspect(mode).GetRest().GetResident(); !slices.ContainsFunc(why, func(r *longshorev1.Resident) bool { return r.GetWhy() == want.stays }) {
+						t.Errorf("%s: %v stays, want %q", mode, why, want.stays)
+					}
+				}
+				if got := b.ask(addr, sleeptest.Sum); got != sum {
+					t.Errorf("%s: the memory has the sum %s, want %s", mode, got, sum)
+				}
+				roottest.Eventually(t, "the end of the wake of "+mode, func() bool { return b.inspect(mode).GetRest().GetPhase() == "" })
+			}
+			b.cli("rm", "-f", mode)
+		}
+		b.Check()
+	})
+}
+
+// A container runs on when the disk is full or its file would be too large.
+func TestASleepOnAFullDisk(t *testing.T) {
+	refused(t, "[sleep]\nmin_free_bytes = 4611686018427387904\n", "free space")
+}
+
+func TestASleepBeyondTheLimit(t *testing.T) {
+	refused(t, "[sleep]\nmax_bytes = 1048576\n", "larger than the limit")
+}
+
+// refused asserts that a container cannot sleep with a configuration.
+func refused(t *testing.T, config, want string) {
+	t.Helper()
+	roottest.Run(t, func(t *testing.T) {
+		b := newBedWith(t, config)
+		addr := b.run("web")
+		sum := b.ask(addr, sleeptest.Sum)
+		if out, err := b.CLI("sleep", "web"); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q, %v, want %q", out, err, want)
+		}
+		if c := b.inspect("web"); c.GetState() != "running" {
+			t.Errorf("after the refusal: %v", c)
+		}
+		if got := b.ask(addr, sleeptest.Sum); got != sum {
+			t.Errorf("the memory has the sum %s, want %s", got, sum)
+		}
+		if entries, _ := os.ReadDir(b.Root + "/sleep"); len(entries) > 0 {
+			t.Errorf("files are left: %v", entries)
+		}
+		b.Check()
+	})
+}
+
+// TestASleepWithoutAnyKeeper kills agent, keeper and nest together: the descriptors of the sleeping memory are lost, and the
+// container ends before it can read an empty page.
+func TestASleepWithoutAnyKeeper(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		b := newBed(t)
+		b.run("web")
+		b.cli("sleep", "web")
+		pid := int(b.inspect("web").GetPid())
+		b.Kill()
+		b.KillPair()
+		b.Up()
+		if c := b.inspect("web"); c.GetState() != "exited" {
+			t.Errorf("its memory is lost: %v", c)
+		}
+		if state := nodetest.Incarnation(pid); state != "" {
+			t.Errorf("its process still exists: %s", state)
+		}
+		t.Log(b.inspect("web").GetAutopsy())
+		b.Check()
 	})
 }
 

@@ -46,6 +46,8 @@ func reads(method string) (readOnly, known bool) {
 		longshorev1.Containers_Update_FullMethodName,
 		longshorev1.Containers_Pause_FullMethodName,
 		longshorev1.Containers_Resume_FullMethodName,
+		longshorev1.Containers_Sleep_FullMethodName,
+		longshorev1.Containers_Wake_FullMethodName,
 		longshorev1.Containers_Remove_FullMethodName,
 		longshorev1.Containers_Exec_FullMethodName,
 		longshorev1.Containers_Attach_FullMethodName,

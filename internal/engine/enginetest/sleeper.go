@@ -28,6 +28,7 @@ type kept struct {
 
 var _ core.Sleeper = (*Sleeper)(nil)
 
+// of returns the record of a container. Preconditions: lock is held.
 func (s *Sleeper) of(id core.ID) *kept {
 	k := s.kept[id]
 	if k == nil {

@@ -68,7 +68,7 @@ func sleepMain() error {
 		err = s.putToSleep()
 	}
 	if err != nil {
-		_ = conn.Send(Message{Error: err.Error(), Refused: errors.Is(err, errRefused)})
+		_ = conn.Send(Message{Error: err.Error(), Refused: errors.Is(err, errRefused), Full: errors.Is(err, ledger.ErrFull) || errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT)})
 	}
 	return err
 }

@@ -45,6 +45,7 @@ type Message struct {
 	Step    string `json:"step"`
 	Error   string `json:"error,omitempty"`
 	Refused bool   `json:"refused,omitempty"` // Error is a property of the container
+	Full    bool   `json:"full,omitempty"`    // Error is a full disk, or the limit of the file
 	Report  Report `json:"report,omitzero"`
 	Spaces  int    `json:"spaces,omitempty"` // descriptors, in all messages with StepOpened
 	Faults  uint64 `json:"faults,omitempty"`

@@ -21,8 +21,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The first arguments of the program. Work is followed by the address of its server and the MiB of its
-// memory.
+// The first arguments of the program. WorkArg is followed by the address of its server, the MiB of its memory, and
+// modes such as OwnFaults.
 const (
 	WorkArg  = "work"
 	childArg = "work-child"
@@ -33,10 +33,15 @@ func Main(args []string) bool {
 	if len(args) > 1 && args[1] == childArg {
 		return true
 	}
-	if len(args) != 4 || args[1] != WorkArg {
+	if len(args) < 4 || args[1] != WorkArg {
 		return false
 	}
 	mib, err := strconv.Atoi(args[3])
+	for _, mode := range args[4:] {
+		if err == nil {
+			err = fight(mode)
+		}
+	}
 	if err == nil {
 		err = serve(args[2], mib)
 	}
