@@ -408,6 +408,9 @@ func (s *Sleeper) Forget(ctx context.Context, id core.ID) error {
 	s.mu.Unlock()
 	if w != nil {
 		w.end()
+	} else if w = (&waking{s: s, id: id}); w.dial() == nil { // the server of an earlier agent
+		w.stopServer()
+		_ = w.conn.Close()
 	}
 	if bell != nil {
 		_ = bell.Close()

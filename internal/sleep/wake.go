@@ -258,16 +258,7 @@ func (w *waking) failed(t pages.Message) {
 func (w *waking) finish(woken core.Woken) {
 	ctx, cancel := context.WithTimeout(context.Background(), undoTime)
 	defer cancel()
-	// As long as the server has the descriptors, the container cannot sleep again.
-	if err := w.conn.Send(pages.Ask{Step: pages.AskEnd}); err == nil {
-		late := time.AfterFunc(serverTime, func() { _ = w.conn.Close() })
-		for err == nil {
-			var fds []int
-			fds, err = w.conn.Receive(&pages.Message{})
-			closeAll(fds)
-		}
-		late.Stop()
-	}
+	w.stopServer()
 	if err := w.s.Forget(ctx, w.id); err != nil {
 		w.s.o.Logger.Warn("could not remove the files of a container that has woken; the next recovery does", "container", w.id, "error", err)
 	}
@@ -278,6 +269,18 @@ func (w *waking) finish(woken core.Woken) {
 	w.s.stats.Took += woken.Took
 	w.s.mu.Unlock()
 	w.done(woken)
+}
+
+// stopServer ends the server and waits for its end. As long as it has the descriptors, the container cannot sleep again.
+func (w *waking) stopServer() {
+	err := w.conn.Send(pages.Ask{Step: pages.AskEnd})
+	late := time.AfterFunc(serverTime, func() { _ = w.conn.Close() })
+	defer late.Stop()
+	for err == nil {
+		var fds []int
+		fds, err = w.conn.Receive(&pages.Message{})
+		closeAll(fds)
+	}
 }
 
 // end ends the server. The caller must be sure that no page is missing, or that the processes are dead.

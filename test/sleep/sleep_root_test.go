@@ -341,6 +341,35 @@ func TestASleepOutlivesTheAgent(t *testing.T) {
 	})
 }
 
+// TestAPageServerOutlivesItsAgent: it restores all pages while there is no agent. The next agent ends it, and the container can sleep
+// again.
+func TestAPageServerOutlivesItsAgent(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		b := newBed(t)
+		addr := b.run("web")
+		sum := b.ask(addr, sleeptest.Sum)
+		pid := int(b.inspect("web").GetPid())
+		awake := b.anonymous(pid)
+		for range 2 {
+			b.cli("sleep", "web")
+			if asleep := b.anonymous(pid); asleep*5 > awake {
+				t.Errorf("asleep it has %d of %d bytes", asleep, awake)
+			}
+			b.cli("wake", "web")
+			b.Kill()
+			if got, err := sleeptest.Ask(t.Context(), addr, sleeptest.Sum); err != nil || got != sum {
+				t.Errorf("without an agent the memory has the sum %s, %v, want %s", got, err, sum)
+			}
+			b.Up()
+			b.back("the next agent")
+			if left := pagesPrograms(t, "serve"); len(left) > 0 {
+				t.Errorf("page servers are left: %v", left)
+			}
+		}
+		b.Check()
+	})
+}
+
 // TestASleepIsKilledAnywhere kills the parts of a node at a random moment while a container falls asleep or wakes. Then the
 // container sleeps or runs, and its memory is right. LONGSHORE_SLEEP_KILLS is the number of kills.
 func TestASleepIsKilledAnywhere(t *testing.T) {
@@ -384,6 +413,9 @@ func TestASleepIsKilledAnywhere(t *testing.T) {
 			}
 		}
 		t.Log(seen)
+		if left := append(pagesPrograms(t, "serve"), pagesPrograms(t, "sleep")...); len(left) > 0 {
+			t.Errorf("programs are left: %v", left)
+		}
 		b.Check()
 	})
 }

@@ -218,7 +218,7 @@ func (a *agents) counted(t Message) Message {
 	return t
 }
 
-// tell sends a message to all agents.
+// send sends a message to all agents.
 func (a *agents) send(step string, err error, fd uffd.Space) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -18,6 +18,9 @@ import (
 // stopTime bounds how long a thread may take to stop.
 const stopTime = 3 * time.Second
 
+// maxProcesses bounds the address spaces of a container, and with them the descriptors of agent, keeper and nest.
+const maxProcesses = 512
+
 // sleeper puts the processes of a container to sleep.
 type sleeper struct {
 	conn    *Conn
@@ -125,6 +128,9 @@ func (s *sleeper) open() error {
 		s.report.Processes++
 		if s.seen(p.Pid) {
 			continue
+		}
+		if len(s.out) == maxProcesses {
+			return fmt.Errorf("%wit has more than %d processes with memory of their own", errRefused, maxProcesses)
 		}
 		err := s.openOne(p, device)
 		if gone(err) {
