@@ -13,8 +13,9 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// maxSets is how many user namespaces are kept ready: for the mappings of the last sandboxes that ended, and for the next one.
-const maxSets = 4
+// maxSets is how many user namespaces are kept ready. Sandboxes that start one after the other get four ranges in turn, and began
+// prepares the one after the fourth: with room for four, each new set would discard the one that is needed next.
+const maxSets = 5
 
 // makeTimeout is the limit of one request for namespaces that nobody waits for.
 const makeTimeout = 10 * time.Second
