@@ -11,7 +11,7 @@ help: ## list the targets
 	e2e-cri e2e-cri2017 e2e-kubelet e2e-cluster e2e-nomad e2e-nomad-recover e2e-nomad-vm e2e-mesos \
 	e2e-mesosgo e2e-swarm e2e-swarm-vm e2e-swarmkit e2e-gossip e2e-kata e2e-kata-client e2e-kata-vm \
 	e2e-kata-stress e2e-kata-figures e2e-oci e2e-cli e2e-docker e2e-dockerclients e2e-docker-beside e2e-servers vm-test vm-kube vm-conformance vm-systemd vm-profiles vm-powercut vm-services \
-	root-parents programs test-long bench bench-grants bench-cli bench-network bench-overlay bench-gossip \
+	root-parents programs test-long bench bench-grants bench-sleep bench-cli bench-network bench-overlay bench-gossip \
 	bench-hub
 
 ##@ Every day
@@ -107,7 +107,9 @@ chaos: build ## the chaos test with 1,000 kills
 kills: build ## kill agent, keeper and nest in pairs and together, 20 rounds of each cell
 	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_MATRIX_ROUNDS=20 $(GO) test -timeout 2h -count=1 -v -run KillMatrix ./test/chaos
 
-sleeps: build ## kill the parts of a node at random moments while a container falls asleep and wakes, 400 times (N=)
+sleeps: build ## kill the parts of a node while a container falls asleep and wakes, 400 times (N=); 1,000 sleeps of ordinary programs (CYCLES= each)
+	hack/sleepers.sh .cache/sleepers || [ $$? -eq 75 ]
+	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_SLEEPERS_DIR=$(CURDIR)/.cache/sleepers LONGSHORE_SLEEP_CYCLES=$(or $(CYCLES),143) LONGSHORE_SLEEP_MIB=24 $(GO) test -timeout 1h -count=1 -v -parallel 1 -run KeepsItsMemory ./internal/sleep
 	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_SLEEP_KILLS=$(or $(N),400) $(GO) test -timeout 1h -count=1 -v -run KilledAnywhere ./test/sleep
 
 upgrades: ## upgrade between two builds a thousand times, under 200 containers of all faces (N=, CONTAINERS=, RATE=, LATENCY=)
@@ -301,8 +303,13 @@ programs: build ## Debian's programs, unmodified, with user namespaces by defaul
 ##@ Benchmarks
 
 bench: build ## speed and memory of the main path, in one run
+	hack/sleepers.sh .cache/sleepers || [ $$? -eq 75 ]
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags='-s -w' -o bin/bench/ ./test/bench/bareagent
-	$(GO) run ./test/bench
+	LONGSHORE_SLEEPERS_DIR=$(CURDIR)/.cache/sleepers $(GO) run ./test/bench
+
+bench-sleep: build ## programs that sleep, and their first answer beside that of the same program awake
+	hack/sleepers.sh .cache/sleepers || [ $$? -eq 75 ]
+	LONGSHORE_SLEEPERS_DIR=$(CURDIR)/.cache/sleepers $(GO) run ./test/bench -server longshore -steps sleep
 
 bench-grants: build ## programs with grants, native and WebAssembly, beside an ordinary container and crun
 	$(GO) run ./test/bench -server longshore -steps grants

@@ -3,12 +3,10 @@ package sleep_test
 import (
 	"bufio"
 	"context"
-	"fmt"
 	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -34,8 +32,25 @@ type bed struct {
 
 const id = core.ID("c1")
 
-// newBed starts a program.
+// newBed starts a program that writes its address.
 func newBed(t *testing.T, program ...string) *bed {
+	t.Helper()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = r.Close() }()
+	b := newBedTo(t, w, program...)
+	_ = w.Close()
+	if b.addr, err = bufio.NewReader(r).ReadString('\n'); err != nil {
+		t.Fatalf("the program's address: %v", err)
+	}
+	b.addr = strings.TrimSpace(b.addr)
+	return b
+}
+
+// newBedTo starts a program with an output.
+func newBedTo(t *testing.T, out *os.File, program ...string) *bed {
 	t.Helper()
 	tree, err := cgroup.New(cgroup.Options{Root: roottest.Cgroup(t)})
 	if err != nil {
@@ -54,11 +69,7 @@ func newBed(t *testing.T, program ...string) *bed {
 		join = "echo 0 > /sys/fs/cgroup" + b.ref.Path + "/cgroup.procs || exit 99; "
 	}
 	b.cmd = exec.CommandContext(context.WithoutCancel(t.Context()), "/bin/sh", append([]string{"-c", join + `exec "$@"`, "sh"}, program...)...)
-	b.cmd.Stderr = os.Stderr
-	out, err := b.cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	b.cmd.Stdout, b.cmd.Stderr = out, os.Stderr
 	if err := b.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -68,10 +79,6 @@ func newBed(t *testing.T, program ...string) *bed {
 		_ = b.cmd.Wait()
 		_ = b.s.Forget(context.Background(), id)
 	})
-	if b.addr, err = bufio.NewReader(out).ReadString('\n'); err != nil {
-		t.Fatalf("the program's address: %v", err)
-	}
-	b.addr = strings.TrimSpace(b.addr)
 	return b
 }
 
@@ -112,23 +119,19 @@ func (b *bed) wake() <-chan core.Woken {
 	return done
 }
 
-// anonymous returns how many bytes of private anonymous memory the program has, without the changed pages of mapped files.
+// anonymous returns how many bytes of private anonymous memory the processes have, without the changed pages of mapped files.
 func (b *bed) anonymous() (n uint64) {
 	b.t.Helper()
-	s, err := os.ReadFile("/proc/" + strconv.Itoa(b.cmd.Process.Pid) + "/smaps")
+	pids, err := b.tree.Pids(b.t.Context(), b.ref)
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	file := false
-	for line := range strings.Lines(string(s)) {
-		f := strings.Fields(line)
-		if v, ok := strings.CutPrefix(line, "Anonymous:"); ok && !file {
-			var kib uint64
-			_, _ = fmt.Sscan(v, &kib)
-			n += kib << 10
-		} else if len(f) > 4 && strings.Contains(f[0], "-") {
-			file = f[4] != "0"
+	for _, pid := range pids {
+		bytes, err := sleeptest.Anonymous(pid)
+		if err != nil {
+			b.t.Fatal(err)
 		}
+		n += bytes
 	}
 	return n
 }

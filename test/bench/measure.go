@@ -32,6 +32,7 @@ func (b *bench) all(ctx context.Context) error {
 		{name: "nomad", do: b.nomad},
 		{name: "grants", do: func(ctx context.Context) error { return ofGrants(ctx, b) }},
 		{name: "guest", do: func(ctx context.Context) error { return ofGuest(ctx, b) }},
+		{name: "sleep", do: func(ctx context.Context) error { return ofSleep(ctx, b) }},
 		{name: "statuses", do: b.swarmStatuses},
 		{name: "many", do: b.many, last: true},
 		{name: "loops", do: b.loops, last: true},

@@ -123,6 +123,7 @@ func (w *work) sum() string {
 // The requests. The answer of those that change the memory is the sum afterwards; all others leave it.
 const (
 	Sum   = "sum"   // the memory's SHA-256
+	One   = "one"   // a byte of the heap
 	Touch = "touch" // a page in the middle
 	Drop  = "drop"  // discards pages
 	Move  = "move"  // moves a mapping
@@ -136,6 +137,8 @@ func (w *work) do(request string) string {
 	switch request {
 	case Sum:
 		return w.sum()
+	case One:
+		return strconv.Itoa(int(w.heap[len(w.heap)/2][0]))
 	case Touch:
 		return strconv.Itoa(int(w.mapped[len(w.mapped)/4]))
 	case Drop:

@@ -6,10 +6,11 @@ import java.util.HexFormat;
 import java.util.List;
 import java.util.Random;
 
-/** Answers with a digest of objects and buffers. */
+/** Answers with a digest of objects and buffers. Arguments: address, MiB. */
 public class Server {
     public static void main(String[] args) throws Exception {
-        int mib = Integer.parseInt(args[0]);
+        String[] at = args[0].split(":");
+        int mib = Integer.parseInt(args[1]);
         List<byte[]> buffers = new ArrayList<>();
         List<String> objects = new ArrayList<>();
         Random random = new Random();
@@ -19,7 +20,7 @@ public class Server {
             buffers.add(b);
         }
         for (int i = 0; i < mib * 2000; i++) objects.add("value " + i);
-        HttpServer server = HttpServer.create(new InetSocketAddress("127.0.0.1", 0), 0);
+        HttpServer server = HttpServer.create(new InetSocketAddress(at[0], Integer.parseInt(at[1])), 0);
         server.createContext("/", x -> {
             byte[] body = objects.get(12345).getBytes();
             if (x.getRequestURI().getPath().equals("/sum")) {
@@ -37,6 +38,5 @@ public class Server {
             x.close();
         });
         server.start();
-        System.out.println("127.0.0.1:" + server.getAddress().getPort());
     }
 }

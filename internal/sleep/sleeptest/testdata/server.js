@@ -1,6 +1,7 @@
-// Answers with a digest of objects and buffers.
+// Answers with a digest of objects and buffers. Arguments: address, MiB.
 const crypto = require('crypto');
-const mib = Number(process.argv[2]);
+const [host, port] = process.argv[2].split(':');
+const mib = Number(process.argv[3]);
 const objects = new Map();
 for (let i = 0; i < mib * 2000; i++) objects.set(i, { name: `value ${i}`, list: [i, i + 1] });
 const buffers = Array.from({ length: mib * 8 }, () => crypto.randomBytes(1 << 16));
@@ -11,4 +12,5 @@ const digest = () => {
   return h.digest('hex');
 };
 const server = require('http').createServer((q, r) => r.end(q.url === '/sum' ? digest() : objects.get(12345).name));
-server.listen(0, '127.0.0.1', () => console.log(`127.0.0.1:${server.address().port}`));
+server.keepAliveTimeout = 0; // connections stay open
+server.listen(Number(port), host);

@@ -1,7 +1,8 @@
-# Answers with a digest of 64 MiB of objects and buffers.
+# Answers with a digest of objects and buffers. Arguments: address, MiB.
 import hashlib, http.server, os, sys
 
-mib = int(sys.argv[1])
+host, port = sys.argv[1].split(":")
+mib = int(sys.argv[2])
 objects = {i: ("value %d" % i) * 3 for i in range(mib * 4000)}
 buffers = [os.urandom(1 << 16) for _ in range(mib * 8)]
 
@@ -17,6 +18,7 @@ def digest():
 
 class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
 
     def do_GET(self):
         body = digest() if self.path == "/sum" else objects[12345].encode()
@@ -29,6 +31,5 @@ class Handler(http.server.BaseHTTPRequestHandler):
         pass
 
 
-server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-print("127.0.0.1:%d" % server.server_port, flush=True)
+server = http.server.ThreadingHTTPServer((host, int(port)), Handler)
 server.serve_forever()
