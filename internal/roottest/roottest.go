@@ -15,6 +15,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -213,6 +214,7 @@ func hierarchies() []string {
 
 func removeCgroup(t *testing.T, dir string) {
 	t.Helper()
+	killAll(dir)
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, os.ErrNotExist) {
 		return
@@ -229,30 +231,44 @@ func removeCgroup(t *testing.T, dir string) {
 	})
 }
 
-// killAll kills the processes of a cgroup and waits until they have ended. Processes
-// that they start meanwhile are left to the next call.
+// killAll kills the processes of a cgroup and of those below, and waits until they have ended. Processes that they start meanwhile
+// are left to the next call. The first process of a test's pid namespace reaps them: a container's first process ends only when
+// all others in its pid namespace are reaped, and those of a container that joined it may be children of nobody else.
 func killAll(dir string) {
-	procs, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
-	if err != nil {
-		return
-	}
 	var dying []unix.PollFd
-	for p := range strings.FieldsSeq(string(procs)) {
-		pid, err := strconv.Atoi(p)
-		if err != nil || pid <= 1 {
-			continue
+	_ = filepath.WalkDir(dir, func(path string, e os.DirEntry, err error) error {
+		if err != nil || !e.IsDir() {
+			return nil //nolint:nilerr // a cgroup that has gone
 		}
-		if fd, err := unix.PidfdOpen(pid, 0); err == nil {
-			_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
-			dying = append(dying, unix.PollFd{Fd: int32(fd), Events: unix.POLLIN})
-		}
-	}
-	for i := range dying {
-		for {
-			if _, err := unix.Poll(dying[i:i+1], int(Patience().Milliseconds())); !errors.Is(err, unix.EINTR) {
-				break
+		procs, _ := os.ReadFile(filepath.Join(path, "cgroup.procs"))
+		for p := range strings.FieldsSeq(string(procs)) {
+			pid, err := strconv.Atoi(p)
+			if err != nil || pid <= 1 {
+				continue
+			}
+			if fd, err := unix.PidfdOpen(pid, 0); err == nil {
+				dying = append(dying, unix.PollFd{Fd: int32(fd), Events: unix.POLLIN})
 			}
 		}
-		_ = unix.Close(int(dying[i].Fd))
+		return nil
+	})
+	for _, p := range dying {
+		_ = unix.PidfdSendSignal(int(p.Fd), unix.SIGKILL, nil, 0)
+	}
+	for len(dying) > 0 {
+		n, err := unix.Poll(dying, int(Patience().Milliseconds()))
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		dying = slices.DeleteFunc(dying, func(p unix.PollFd) bool {
+			if n > 0 && p.Revents == 0 {
+				return false
+			}
+			if os.Getpid() == 1 {
+				_ = unix.Waitid(unix.P_PIDFD, int(p.Fd), nil, unix.WEXITED|unix.WNOHANG, nil)
+			}
+			_ = unix.Close(int(p.Fd))
+			return true
+		})
 	}
 }
