@@ -277,10 +277,10 @@ confines() {
 }
 
 # profiles boots a guest for each of the two modules, with the files that a node needs for it: for SELinux with each policy.
-profiles() { # apparmor, a policy, or none for all but debian
+profiles() { # apparmor, a policy, or none for all
   local added kernel module status=0 only=${LONGSHORE_VM_RUN:-}
   confines
-  for module in ${1:-apparmor small}; do
+  for module in ${1:-apparmor small debian}; do
     case $module in
     apparmor) export LONGSHORE_VM_RUN=${only:-^TestAppArmor} kernel="apparmor=1 security=apparmor" ;;
     *) export LONGSHORE_VM_RUN=${only:-^TestSELinux} kernel="selinux=1 security=selinux longshore.policy=$module" ;;
