@@ -93,6 +93,7 @@ func inCycles(t *testing.T, p sleeptest.Program, cycles, mib int) {
 		t.Fatal(err)
 	}
 	var first, thawed []time.Duration
+	var faults []uint64
 	for i := range cycles {
 		awake := b.anonymous()
 		slept := b.sleep()
@@ -114,10 +115,12 @@ func inCycles(t *testing.T, p sleeptest.Program, cycles, mib int) {
 		if w.Err != nil {
 			t.Fatal(w.Err)
 		}
+		faults = append(faults, w.Faults)
 		if i == 0 {
 			t.Logf("awake %d MiB, asleep %d MiB, stored %d MiB, %+v; %+v", awake>>20, asleep>>20, slept.Stored>>20, slept.Resident, w)
 		}
 	}
+	t.Logf("faults of its first wakes: %d", faults[:min(12, len(faults))])
 	slices.Sort(first)
 	slices.Sort(thawed)
 	at := func(d []time.Duration, percent int) time.Duration { return d[(len(d)*percent+99)/100-1] }

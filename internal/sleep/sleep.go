@@ -44,10 +44,11 @@ type Options struct {
 type Sleeper struct {
 	o Options
 
-	mu    sync.Mutex                 // guards kept, wakes, bells, stats
+	mu    sync.Mutex                 // guards kept, wakes, bells, hot, stats
 	kept  map[core.ID][]int          // descriptors of address spaces, beside the holder's
 	wakes map[core.ID]*waking        // page servers
 	bells map[core.ID]*doorbell.Bell // of containers that are watched
+	hot   map[core.ID]*hot           // the pages that are restored first
 	stats Stats
 }
 
@@ -55,7 +56,7 @@ var _ core.Sleeper = (*Sleeper)(nil)
 
 // New returns a Sleeper.
 func New(o Options) *Sleeper {
-	return &Sleeper{o: o, kept: map[core.ID][]int{}, wakes: map[core.ID]*waking{}, bells: map[core.ID]*doorbell.Bell{}}
+	return &Sleeper{o: o, kept: map[core.ID][]int{}, wakes: map[core.ID]*waking{}, bells: map[core.ID]*doorbell.Bell{}, hot: map[core.ID]*hot{}}
 }
 
 // Stats are the sums over all complete wakes since the start of the agent.
@@ -198,6 +199,7 @@ func (r *rest) run(ctx context.Context) (slept core.Slept, err error) {
 		case pages.StepDropped:
 			err = r.freeze(ctx, true)
 		case pages.StepDone:
+			s.fellAsleep(r.id, t.Touched)
 			return result(t.Report), nil
 		}
 		if err != nil {
@@ -405,6 +407,7 @@ func (s *Sleeper) Forget(ctx context.Context, id core.ID) error {
 	w, bell := s.wakes[id], s.bells[id]
 	delete(s.wakes, id)
 	delete(s.bells, id)
+	delete(s.hot, id)
 	s.mu.Unlock()
 	if w != nil {
 		w.end()

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -187,10 +188,15 @@ func (w *waking) start(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = log.Close() }()
+	first, err := s.first(w.id)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = first.Close() }()
 	cmd := subprocess.Daemon(s.o.Program, pages.ArgServe, itoa(len(spaces)))
 	cmd.Env, cmd.Dir = environment(), "/"
 	cmd.Stdout, cmd.Stderr = log, log
-	cmd.ExtraFiles = append(append([]*os.File{listener}, f.list()...), spaces...)
+	cmd.ExtraFiles = slices.Concat([]*os.File{listener}, f.list(), []*os.File{first}, spaces)
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start %s: %w", s.o.Program, err)
 	}
@@ -224,7 +230,7 @@ func (w *waking) follow() {
 			}
 			cancel()
 		case pages.StepDone:
-			w.finish(core.Woken{Faults: t.Faults, Pages: t.Pages, Took: time.Since(w.since)})
+			w.finish(core.Woken{Faults: t.Faults, Pages: t.Pages, Took: time.Since(w.since)}, t.Touched)
 			return
 		case pages.StepShort, pages.StepDamaged:
 			w.failed(t)
@@ -255,14 +261,16 @@ func (w *waking) failed(t pages.Message) {
 }
 
 // finish ends the server, and closes the descriptors. No page is missing.
-func (w *waking) finish(woken core.Woken) {
+func (w *waking) finish(woken core.Woken, touched []pages.Touch) {
 	ctx, cancel := context.WithTimeout(context.Background(), undoTime)
 	defer cancel()
 	w.stopServer()
+	hot := w.s.touched(w.id, touched)
 	if err := w.s.Forget(ctx, w.id); err != nil {
 		w.s.o.Logger.Warn("could not remove the files of a container that has woken; the next recovery does", "container", w.id, "error", err)
 	}
 	w.s.mu.Lock()
+	w.s.hot[w.id] = hot // until the container ends
 	w.s.stats.Wakes++
 	w.s.stats.Faults += woken.Faults
 	w.s.stats.Pages += woken.Pages

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -40,7 +41,11 @@ func ofSleep(ctx context.Context, b *bench) error {
 		return err
 	}
 	defer func() { _ = conn.Close() }()
+	only := os.Getenv("SLEEPERS") // names, with commas
 	for _, p := range sleeptest.Programs() {
+		if only != "" && !slices.Contains(strings.Split(only, ","), p.Name) {
+			continue
+		}
 		s := &sleeper{b: b, p: p, api: longshorev1.NewContainersClient(conn), dir: filepath.Join(machine.Dir(), "sleep", p.Name)}
 		err := s.measure(ctx)
 		if errors.Is(err, sleeptest.ErrMissing) {

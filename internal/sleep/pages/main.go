@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -27,7 +28,8 @@ const (
 	fdPages  = 4
 	fdIndex  = 5
 	fdLedger = 6
-	fdSpaces = 7 // serve: the first of the descriptors of address spaces
+	fdHot    = 7 // serve: the pages that were used first in the last wakes
+	fdSpaces = 8 // serve: the first of the descriptors of address spaces
 )
 
 // Main is the program.
@@ -105,6 +107,7 @@ func serveMain(spaces int) error {
 	if err != nil {
 		return err
 	}
+	queue := readHot(os.NewFile(fdHot, "hot"))
 	listener, err := net.FileListener(os.NewFile(fdSocket, "agents"))
 	if err != nil {
 		return err
@@ -121,10 +124,16 @@ func serveMain(spaces int) error {
 	if err != nil {
 		return err
 	}
+	s.hot = newHot(queue)
 	a := &agents{ledger: l}
 	s.report = a.send
+	if l.Phase() < ledger.Waking {
+		if err := s.preload(); err != nil {
+			return err
+		}
+	}
 	go a.accept(listener)
-	return s.serve(func() { a.send(StepDone, nil, -1) })
+	return s.serve(func() { a.done(s.hot.touched) })
 }
 
 // serve restores pages until an agent ends the process.
@@ -146,6 +155,29 @@ func (s *server) serve(done func()) error {
 			return err
 		}
 	}
+}
+
+// preload restores the pages of the queue before the processes run, for a limited time. The processes need them first, and a
+// fault costs more than a page that is already there.
+func (s *server) preload() error {
+	for begun := time.Now(); time.Since(begun) < preloadTime; {
+		timeout, err := s.prefetch()
+		if err != nil {
+			return err
+		}
+		if len(s.hot.queue) == 0 && len(s.ahead.under) == 0 {
+			break
+		}
+		if timeout != 0 {
+			timeout = int(preloadTime / time.Millisecond)
+		}
+		if _, err := s.poll(timeout, nil); err != nil {
+			return err
+		}
+	}
+	s.hot.last = time.Now()
+	s.hot.begun = s.hot.last
+	return nil
 }
 
 // complete restores all pages.
@@ -218,14 +250,22 @@ func (a *agents) counted(t Message) Message {
 	return t
 }
 
+// done sends StepDone.
+func (a *agents) done(touched []Touch) { a.sendAll(Message{Step: StepDone, Touched: touched}, -1) }
+
 // send sends a message to all agents.
 func (a *agents) send(step string, err error, fd uffd.Space) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	t := a.counted(Message{Step: step})
+	t := Message{Step: step}
 	if err != nil {
 		t.Error = err.Error()
 	}
+	a.sendAll(t, fd)
+}
+
+func (a *agents) sendAll(t Message, fd uffd.Space) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	t = a.counted(t)
 	var fds []int
 	if fd >= 0 {
 		fds = append(fds, int(fd))

@@ -31,6 +31,7 @@ type sleeper struct {
 	group   *tracee.Group
 	out     []process
 	report  Report
+	places  []Touch // where the threads are
 }
 
 // process is a process with areas that are freed.
@@ -60,7 +61,7 @@ func (s *sleeper) putToSleep() error {
 	if err != nil {
 		return err
 	}
-	return s.conn.Send(Message{Step: StepDone, Report: s.report})
+	return s.conn.Send(Message{Step: StepDone, Report: s.report, Touched: s.places})
 }
 
 func (s *sleeper) work(ask Ask) (err error) {
@@ -199,6 +200,11 @@ func (s *sleeper) openOne(p *tracee.Process, device *os.File) error {
 			o.areas = append(o.areas, a)
 		} else {
 			s.stays(p.Pid, "the kernel registers no such memory: "+err.Error(), a.Len)
+		}
+	}
+	for _, addr := range p.Places() {
+		if len(s.places) < MaxTouched/2 {
+			s.places = append(s.places, Touch{Pid: p.Pid, Addr: addr})
 		}
 	}
 	s.out = append(s.out, o)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"sort"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -18,6 +19,7 @@ type server struct {
 	ledger *ledger.Ledger
 	reader *ledger.Reader
 	ahead  *ahead // nil before the first prefetch
+	hot    *hot
 	spaces []*space
 	// reported gets StepShort, StepDamaged and StepForked. It may be nil.
 	report func(step string, err error, fd uffd.Space)
@@ -58,7 +60,7 @@ var errForkLost = errors.New("the memory of a forked process is lost with the pa
 // newServer makes a server that continues at the place of the ledger. fds are the descriptors of the index's spaces
 // and then of the forked ones, in the order of the forks.
 func newServer(x *ledger.Index, l *ledger.Ledger, r *ledger.Reader, fds []uffd.Space) (*server, error) {
-	s := &server{index: x, ledger: l, reader: r}
+	s := &server{index: x, ledger: l, reader: r, hot: newHot(nil)}
 	if len(fds) < len(x.Spaces) {
 		return nil, fmt.Errorf("%d descriptors for %d address spaces", len(fds), len(x.Spaces))
 	}
@@ -278,6 +280,7 @@ func (s *server) fault(p *space, addr uint64) error {
 		g := p.segments[i]
 		k := uint32((addr - g.addr) / ledger.PageSize)
 		if !p.has.Has(g.bit + uint64(k)) {
+			s.hot.fault(p, g, addr)
 			p.next = i + 1 // programs use neighbours next
 			if err := s.supply(p, g, k, k+1); err != nil || p.gone {
 				return err
@@ -438,8 +441,16 @@ func (s *server) prefetch() (timeout int, err error) {
 			return 0, err
 		}
 	}
+	timeout = forever // the next decoded block ends the poll
 	for s.ahead.room() {
-		p, g := s.choose()
+		p, g := s.hot.next(s)
+		if p == nil {
+			if wait := s.hot.wait(); wait > 0 {
+				timeout = int(wait/time.Millisecond) + 1
+				break
+			}
+			p, g = s.choose()
+		}
 		if p == nil {
 			break
 		}
@@ -447,7 +458,7 @@ func (s *server) prefetch() (timeout int, err error) {
 	}
 	d := s.ahead.take()
 	if d == nil {
-		return forever, nil // the next decoded block ends the poll
+		return timeout, nil
 	}
 	if d.err != nil {
 		return 0, d.err

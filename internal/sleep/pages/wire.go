@@ -50,6 +50,8 @@ type Message struct {
 	Spaces  int    `json:"spaces,omitempty"` // descriptors, in all messages with StepOpened
 	Faults  uint64 `json:"faults,omitempty"`
 	Pages   uint64 `json:"pages,omitempty"` // supplied
+	// Touched are the pages that threads waited for, or will use first, with StepDone.
+	Touched []Touch `json:"touched,omitempty"`
 }
 
 // Report is about the memory of a sleeping container.

@@ -42,6 +42,17 @@ func (p *Process) caller() *thread {
 	return p.threads[0]
 }
 
+// Places returns addresses that the threads use first when they continue: of their stacks and of their thread-local memory.
+func (p *Process) Places() (addrs []uint64) {
+	for _, t := range p.threads {
+		var regs unix.PtraceRegs
+		if unix.PtraceGetRegs(t.id, &regs) == nil {
+			addrs = append(addrs, regs.Rsp, regs.Fs_base)
+		}
+	}
+	return addrs
+}
+
 func (t *thread) save() (*saved, error) {
 	s := &saved{}
 	if err := unix.PtraceGetRegs(t.id, &s.regs); err != nil {

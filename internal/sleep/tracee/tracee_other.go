@@ -18,6 +18,9 @@ func (p *Process) caller() *thread {
 	return p.threads[0]
 }
 
+// Places returns addresses that the threads use first when they continue.
+func (p *Process) Places() []uint64 { return nil }
+
 func (t *thread) save() (*saved, error) { return nil, errUnsupported }
 
 func (t *thread) call(*saved, uintptr, []uint64) (uint64, error) { return 0, errUnsupported }
