@@ -32,6 +32,8 @@ type Options struct {
 	// Node is what this node can give to containers. The zero Node can give nothing: use
 	// ocispec.ReadNode.
 	Node ocispec.Node
+	// Egress restricts the processes of sandboxes with an egress list, last of all; nil for none.
+	Egress core.Policy
 	// Profiles makes sure that the kernel has a container's AppArmor profile. With nil, profiles
 	// are left to the kernel.
 	Profiles Profiles
@@ -56,7 +58,11 @@ func Policies(o Options) []core.Policy {
 	for _, own := range o.Owners {
 		all = append(all, own)
 	}
-	return append(all, node{of: o.Node, profiles: o.Profiles})
+	all = append(all, node{of: o.Node, profiles: o.Profiles})
+	if o.Egress != nil {
+		all = append(all, o.Egress)
+	}
+	return all
 }
 
 // Owned is a policy that is asked only about one owner's objects.

@@ -18,6 +18,7 @@ import (
 	"github.com/longshore/longshore/internal/config"
 	"github.com/longshore/longshore/internal/connlimit"
 	"github.com/longshore/longshore/internal/core"
+	egresspolicy "github.com/longshore/longshore/internal/egress/policy"
 	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/engine/boot"
 	"github.com/longshore/longshore/internal/engine/joins"
@@ -225,11 +226,15 @@ func (n *node) openEngine(pins core.Pinner, volumes core.Volumes) error {
 	n.users = users.New(users.Options{
 		Auto: n.cfg.Engine.Users == config.UsersAuto, First: n.cfg.Engine.UsersFirstID, Ranges: n.cfg.Engine.UsersRanges, Make: n.keeper.Namespaces, Roots: filepath.Join(n.cfg.Agent.Root, "image"),
 	})
+	lists, err := egresspolicy.New(n.cfg.Egress)
+	if err != nil {
+		return err
+	}
 	n.engine, err = engine.New(engine.Options{
 		Store: n.store, Runtimes: n.runtimes.usable, Default: n.runtimes.chosen, Supervisor: n.keeper, Images: n.images, Network: n.network,
-		Pinner: pins, Cgroups: n.cgroups, Roots: roots, Volumes: volumes, Restarts: restart.Rules{}, Return: returner, Joins: joiner, Users: n.users, Sleeper: n.sleeper(),
+		Pinner: pins, Cgroups: n.cgroups, Roots: roots, Volumes: volumes, Restarts: restart.Rules{}, Return: returner, Joins: joiner, Users: n.users, Egress: lists, Sleeper: n.sleeper(),
 		Labels: selinux.Table{All: n.cfg.Engine.SELinux, Enabled: ocispec.SELinuxEnabled}, OOMLog: kmsg.New(kmsg.Options{Logger: n.log}),
-		Policies: adjust.Policies(adjust.Options{CDI: devices, Ulimits: limits, Owners: n.owned(), Node: given, Profiles: n.profiles(given.AppArmor)}),
+		Policies: adjust.Policies(adjust.Options{CDI: devices, Ulimits: limits, Owners: n.owned(), Node: given, Egress: lists, Profiles: n.profiles(given.AppArmor)}),
 		State:    run, Init: n.binary, Files: n.files, Observer: stages{n.metrics}, Logger: n.log, FailPoint: failPoint(os.Getenv(failPointEnv)),
 	})
 	n.solo = solo.NewNode(n.engine, n.network)

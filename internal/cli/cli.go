@@ -11,6 +11,7 @@ import (
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 	"github.com/longshore/longshore/internal/cli/base"
 	"github.com/longshore/longshore/internal/cli/compose"
+	"github.com/longshore/longshore/internal/cli/egress"
 	"github.com/longshore/longshore/internal/cli/help"
 	"github.com/longshore/longshore/internal/cli/migrate"
 	"github.com/longshore/longshore/internal/cli/node"
@@ -128,7 +129,7 @@ func groups() []group {
 			newRun, newCreate, newPs, newSandboxes, newLogs, newExec, newAttach, newCp, newDiff, newCommit, newInspect, newWhy, newStart, newStop, newRestart, newKill, newPause, newResume, newSleep, newWake, newRename, newUpdate, newRm, newWait, newStats, newTop,
 			newPort, newUp, onNode(compose.NewDown), onNode(service.NewUnit), newContainerGroup,
 		}},
-		{"images", "Images, volumes and networks:", []func(*app) *cobra.Command{newImages, newPull, newPush, newLogin, newLogout, newTag, newRmi, newImport, newLoad, newExport, newHistory, newPrune, newVolume, newNetwork, newImageGroup, newArtifactGroup}},
+		{"images", "Images, volumes and networks:", []func(*app) *cobra.Command{newImages, newPull, newPush, newLogin, newLogout, newTag, newRmi, newImport, newLoad, newExport, newHistory, newPrune, newVolume, newNetwork, onNode(egress.New), newImageGroup, newArtifactGroup}},
 		{"node", "The node:", []func(*app) *cobra.Command{onNode(node.NewInfo), newSystem, newEvents, onNode(node.NewDoctor), onNode(node.NewCheck), onNode(node.NewConfig), onNode(migrate.New), onNode(node.NewSwarm), onNode(node.NewGrants), onNode(node.NewOCI), onNode(node.NewVersion), onNode(node.NewUpgrade), newMan, onNode(node.NewDebug)}},
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/longshore/longshore/internal/control"
+	"github.com/longshore/longshore/internal/egress/policy"
 	"github.com/longshore/longshore/internal/engine/users"
 	"github.com/longshore/longshore/internal/face/cri"
 	"github.com/longshore/longshore/internal/face/docker"
@@ -36,6 +37,7 @@ type Config struct {
 	Runtimes map[string]Runtime `toml:"runtimes"`
 	Images   image.Config       `toml:"images"`
 	Network  netconf.Config     `toml:"network"`
+	Egress   policy.Config      `toml:"egress"`
 	Sleep    Sleep              `toml:"sleep"`
 	Face     Faces              `toml:"face"`
 	Control  control.Config     `toml:"control"`
@@ -220,7 +222,7 @@ func (c Config) Validate() error {
 			}
 		}
 	}
-	return errors.Join(append(errs, c.Images.Validate(), c.Network.Check(), c.Face.CRI.Validate(), c.Face.Nomad.Validate(), c.Face.Mesos.Validate(), c.Face.Swarm.Validate(), c.Face.Docker.Validate(), c.Control.Validate(), c.Metrics.Validate())...)
+	return errors.Join(append(errs, c.Images.Validate(), c.Network.Check(), c.Egress.Check(), c.Face.CRI.Validate(), c.Face.Nomad.Validate(), c.Face.Mesos.Validate(), c.Face.Swarm.Validate(), c.Face.Docker.Validate(), c.Control.Validate(), c.Metrics.Validate())...)
 }
 
 // Rlimits returns the resource limits of Ulimits.

@@ -23,6 +23,9 @@ type Leave struct {
 	ReadFiles []string // read access to these files; missing ones are skipped
 	Caps      []uint   // capabilities that it keeps, if it has them
 	Families  []uint32 // families of sockets that it may create
+	// PlainSockets denies ioctl, and the options of sockets that change the rules of networks. It is for a process that keeps
+	// CAP_NET_ADMIN.
+	PlainSockets bool
 }
 
 // Apply takes everything else away from this process, including system calls that no
@@ -39,7 +42,7 @@ func Apply(l Leave) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	calls, err := filterCalls(l.Families)
+	calls, err := filterCalls(l.Families, l.PlainSockets)
 	if err != nil {
 		return "", err
 	}
@@ -112,8 +115,12 @@ func psxCall(what string, nr, a, b uintptr) error {
 }
 
 // filterCalls installs the seccomp filter in all threads.
-func filterCalls(families []uint32) (string, error) {
-	prog := compileFilter(auditArch, deniedCalls(), families)
+func filterCalls(families []uint32, plain bool) (string, error) {
+	denied := deniedCalls()
+	if plain {
+		denied = append(denied, unix.SYS_IOCTL)
+	}
+	prog := compileFilter(auditArch, denied, families, plain)
 	fprog := unix.SockFprog{Len: uint16(len(prog)), Filter: &prog[0]}
 
 	r, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC, uintptr(unsafe.Pointer(&fprog)))

@@ -29,11 +29,14 @@ const (
 	offNR   = 0
 	offArch = 4
 	offArg0 = 16
+	offArg1 = 24
+	offArg2 = 32
 )
 
 // compileFilter denies these calls, and sockets of other families, with EPERM, and every
-// call of another architecture with ENOSYS.
-func compileFilter(arch uint32, denied, families []uint32) []unix.SockFilter {
+// call of another architecture with ENOSYS. With plain set, it also denies the options of sockets that need capabilities for
+// networks: those of netfilter have numbers from 64 on.
+func compileFilter(arch uint32, denied, families []uint32, plain bool) []unix.SockFilter {
 	const (
 		load  = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS
 		equal = unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K
@@ -55,6 +58,20 @@ func compileFilter(arch uint32, denied, families []uint32) []unix.SockFilter {
 		prog = append(prog, unix.SockFilter{Code: equal, Jf: 1, K: nr}, refuse(uint32(unix.EPERM)))
 	}
 	allow := unix.SockFilter{Code: ret, K: unix.SECCOMP_RET_ALLOW}
+	if plain {
+		const firstNetfilter = 64
+		prog = append(prog,
+			unix.SockFilter{Code: equal, Jf: 9, K: unix.SYS_SETSOCKOPT},
+			unix.SockFilter{Code: load, K: offArg1},
+			unix.SockFilter{Code: equal, Jt: 5, K: unix.SOL_SOCKET},
+			unix.SockFilter{Code: equal, Jt: 4, K: unix.SOL_TCP},
+			unix.SockFilter{Code: equal, Jt: 1, K: unix.SOL_IP},
+			unix.SockFilter{Code: equal, Jf: 3, K: unix.SOL_IPV6},
+			unix.SockFilter{Code: load, K: offArg2},
+			unix.SockFilter{Code: least, Jt: 1, K: firstNetfilter},
+			allow,
+			refuse(uint32(unix.EPERM)))
+	}
 	prog = append(prog,
 		unix.SockFilter{Code: equal, Jt: 1, K: unix.SYS_SOCKET}, allow,
 		unix.SockFilter{Code: load, K: offArg0})

@@ -7,7 +7,7 @@ import (
 )
 
 func TestFilterCompiles(t *testing.T) {
-	prog := compileFilter(auditArch, deniedCalls(), []uint32{unix.AF_INET, unix.AF_INET6})
+	prog := compileFilter(auditArch, deniedCalls(), []uint32{unix.AF_INET, unix.AF_INET6}, true)
 	if len(prog) > 4096 {
 		t.Errorf("%d instructions are more than the kernel takes", len(prog))
 	}

@@ -70,6 +70,8 @@ type Options struct {
 	Removals core.KV
 	// Networks manages the networks that users define. It is nil if the agent cannot create networks.
 	Networks solo.Networks
+	// EgressLog returns the path of a sandbox's egress log; nil if there are none.
+	EgressLog func(id core.ID) string
 	// Node is shared with the other users of the package solo. nil makes one of Engine and Networks.
 	Node *solo.Node
 	// Namespaces makes namespaces. It is nil if the agent cannot.

@@ -20,7 +20,13 @@ type NetworkConfig struct {
 	// Bandwidth limits in bits per second; 0 is none.
 	IngressRate uint64 `json:"ingress_rate,omitempty"`
 	EgressRate  uint64 `json:"egress_rate,omitempty"`
+	// Egress has the entries of the sandbox's egress list, in the grammar of internal/egress. They are the only destinations of
+	// its connections. Without an entry all are open.
+	Egress []string `json:"egress,omitempty"`
 }
+
+// EgressLabel is the label of a sandbox with an egress list. Spaces separate its entries.
+const EgressLabel = "longshore.egress"
 
 // Link gives names in /etc/hosts to the address of another container, as long as that one has it.
 type Link struct {
@@ -192,6 +198,8 @@ type NetworkStatus struct {
 	// Resolver is the name server that answers inside of the sandbox, and that asks those of DNS
 	// itself; zero when there is none.
 	Resolver netip.Addr `json:"resolver,omitzero"`
+	// Egress is the egress list of the sandbox's rules.
+	Egress []string `json:"egress,omitempty"`
 }
 
 // On returns the index in Interfaces of that on a network, or -1.

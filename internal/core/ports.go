@@ -314,6 +314,10 @@ type Network interface {
 	// Publish replaces the host ports of a sandbox that is set up; without want it gives them back. Errors are those of Setup
 	// and leave no ports. Ports that CNI plugins publish stay as they are.
 	Publish(ctx context.Context, req NetworkRequest, want []Port) (NetworkStatus, error)
+	// Restrict replaces the egress list of a sandbox that is set up by that of req.Config, and ends connections that it does not
+	// permit. InvalidArgument for a list that is not valid; FailedPrecondition where none can be enforced. After an error the rules
+	// are those of one of the two lists.
+	Restrict(ctx context.Context, req NetworkRequest) (NetworkStatus, error)
 	// Teardown is idempotent and works when the namespace no longer exists.
 	Teardown(ctx context.Context, req NetworkRequest) error
 	Info(ctx context.Context) (NetworkInfo, error)
@@ -325,6 +329,16 @@ type Network interface {
 	// host's network, or without interfaces, are left out. One call for many sandboxes costs
 	// little more than a call for one.
 	Stats(ctx context.Context, reqs []NetworkRequest) (map[ID][]NetStats, error)
+}
+
+// EgressPolicy decides which egress lists sandboxes have: see NetworkConfig.Egress.
+type EgressPolicy interface {
+	// Complete gives a new sandbox its list: its own, that of its label EgressLabel, or the node's. InvalidArgument for a list that is
+	// not valid or cannot be enforced in the sandbox's network; PermissionDenied for one that is not within the node's.
+	Complete(owner Owner, cfg *SandboxConfig) error
+	// Narrow returns the list that a sandbox may have in the place of its own. An empty one asks for the node's. Errors are those of
+	// Complete.
+	Narrow(owner Owner, labels map[string]string, list []string) ([]string, error)
 }
 
 // Cgroups makes, limits, watches and removes cgroups on v1, v2 and hybrid.

@@ -58,7 +58,7 @@ func newClient(e *Engine, owner core.Owner) *Client {
 		e: e, view: v, Images: Images{v}, Volumes: volumes.Verbs{Scope: s, Table: &e.volumes}, Network: Network{v},
 		Stats:  reads.Stats{Scope: s, Cgroups: e.o.Cgroups, Images: e.o.Images, Network: e.o.Network},
 		Stored: reads.Stored{Scope: s}, Began: e.began,
-		Attachments: networks.Verbs{Scope: s, Network: e.o.Network, Files: e.files},
+		Attachments: networks.Verbs{Scope: s, Network: e.o.Network, Egress: e.o.Egress, Files: e.files},
 		Restarts:    v.restarts(), Rests: v.rests(),
 	}
 }

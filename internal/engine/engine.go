@@ -56,6 +56,8 @@ type Options struct {
 	Joins func(r scope.Records, lock scope.Lock) core.Joiner
 	// Users gives sandboxes user namespaces. With nil only those have one that bring their mappings.
 	Users core.UserTable
+	// Egress decides about egress lists. With nil no sandbox can have one.
+	Egress core.EgressPolicy
 	// Labels gives SELinux labels. With nil there are only those that requests have.
 	Labels core.LabelTable
 	// Sleeper puts containers to sleep. With nil no container can sleep.

@@ -64,6 +64,7 @@ func verbs() []verb {
 		{"pull", []string{"begin", "pulled", "recorded"}},
 		{networks.VerbAttach, networks.Stages()[networks.VerbAttach]},
 		{networks.VerbDetach, networks.Stages()[networks.VerbDetach]},
+		{networks.VerbEgress, networks.Stages()[networks.VerbEgress]},
 	}
 }
 

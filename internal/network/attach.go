@@ -104,7 +104,7 @@ func (n *Network) Attach(ctx context.Context, req core.NetworkRequest, a core.At
 	if err != nil {
 		return core.NetworkStatus{}, fmt.Errorf("attach sandbox %s to network %q: %w", req.Sandbox.Short(), a.Network, err)
 	}
-	return st, nil
+	return n.lists.restrict(ctx, req, st) // the addresses of the preset cluster have changed
 }
 
 func (n *Network) attach(ctx context.Context, req core.NetworkRequest, a core.Attachment) (core.NetworkStatus, error) {

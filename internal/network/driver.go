@@ -104,7 +104,7 @@ func arrange(n *Network) drivers {
 	return drivers{
 		kinds:    []kind{{n.bridges.standard, standard, true}, {n.bridges.users, n.bridges.users.Has, false}, {n.Overlays, onOverlay, false}, {n.cni, nowhere, true}},
 		teardown: []releaser{n.bridges.standard, resolver{n}, n.bridges.users, n.Overlays, n.cni},
-		recovery: []recoverer{n.Overlays, n.bridges.standard, n.bridges.users, recoverFunc(n.restoreShared), n.cni, recoverFunc(dropBuiltin), n.ingress},
+		recovery: []recoverer{n.Overlays, n.bridges.standard, n.bridges.users, recoverFunc(n.restoreShared), recoverFunc(n.lists.restore), n.cni, recoverFunc(dropBuiltin), n.ingress},
 	}
 }
 

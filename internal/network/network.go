@@ -76,6 +76,7 @@ type Network struct {
 	bridges bridges
 	cni     *cni.Driver
 	names   *names.Client
+	lists   lists
 	ingress *ingress.Ingress
 	// Overlays are the networks that reach over several nodes.
 	Overlays *overlay.Driver
@@ -130,6 +131,7 @@ func New(o Options) (*Network, error) {
 	bridgeOptions := bridge.Options{Config: n.cfg, Leases: n.leases, Claims: &n.claims, PortsOn: n.bridges.portsNetwork, Logger: n.log}
 	n.bridges.builtin = n.mode == netconf.ModeBuiltin
 	n.bridges.standard = bridge.New(bridgeOptions)
+	n.lists = lists{n, filepath.Join(o.StateDir, "egress")}
 	n.names = names.New(namesOptions(o))
 	n.ingress = ingress.New(filepath.Join(o.StateDir, "ingress"), &n.claims, n.usedRanges, n.log)
 	if err := n.loadRanges(); err != nil {
@@ -162,6 +164,7 @@ func namesOptions(o Options) names.Options {
 		opts = *o.Names
 	}
 	opts.Logger = o.Logger
+	opts.Journals = filepath.Join(o.StateDir, "egress")
 	opts.Redirect = func(namespace *os.File, udp, tcp uint16) error {
 		return nft.Redirect(namespace, names.Address(), udp, tcp)
 	}
@@ -238,6 +241,21 @@ func (n *Network) Setup(ctx context.Context, req core.NetworkRequest) (core.Netw
 }
 
 func (n *Network) setup(ctx context.Context, req core.NetworkRequest) (core.NetworkStatus, error) {
+	st, err := n.connect(ctx, req)
+	if err != nil || len(req.Config.Egress) == 0 {
+		return st, err
+	}
+	st.Egress = nil
+	st, err = n.lists.restrict(ctx, req, st)
+	if err != nil {
+		req.Last = st
+		return core.NetworkStatus{}, errors.Join(err, n.undo(ctx, req))
+	}
+	return st, nil
+}
+
+// connect makes the interfaces of Setup.
+func (n *Network) connect(ctx context.Context, req core.NetworkRequest) (core.NetworkStatus, error) {
 	if err := context.Cause(ctx); err != nil {
 		return core.NetworkStatus{}, err
 	}
@@ -268,6 +286,9 @@ func (n *Network) Check(ctx context.Context, req core.NetworkRequest) error {
 		err = errors.Join(n.cni.Check(ctx, req), n.checkAttached(ctx, req))
 	case netconf.StatusNone:
 		err = kernel.CheckLoopback(req.Namespace)
+	}
+	if err == nil && len(req.Last.Egress) > 0 {
+		err = n.lists.check(req)
 	}
 	if err != nil {
 		return fmt.Errorf("check network of sandbox %s: %w", req.Sandbox.Short(), err)
@@ -347,6 +368,7 @@ func (n *Network) restoreShared(ctx context.Context, live []core.NetworkRequest)
 		}
 	}
 	n.claims.Sweep(alive)
+	n.lists.sweep(live)
 	if err := n.names.Recover(ctx, boxes); err != nil { // the sandboxes run, and have all else
 		n.log.ErrorContext(ctx, "sandboxes on networks of their own have no name server; the next one that is set up there tries again", "error", err.Error())
 	}

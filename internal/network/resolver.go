@@ -2,11 +2,15 @@ package network
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 	"net/netip"
+	"os"
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/network/dns"
 	"github.com/longshore/longshore/internal/network/names"
+	"github.com/longshore/longshore/internal/network/netconf"
 )
 
 // SetNames sets the records of a network's name server: the addresses of each name, and the name of
@@ -19,8 +23,8 @@ const dnsPort = 53
 
 // box says how the name server of a sandbox answers.
 func (n *Network) box(req core.NetworkRequest, st core.NetworkStatus) names.Box {
-	b := names.Box{Sandbox: req.Sandbox, Namespace: req.Namespace}
-	out := false
+	b := names.Box{Sandbox: req.Sandbox, Namespace: req.Namespace, Egress: n.lists.restriction(st)}
+	out := st.Mode == string(netconf.ModeCNI) // its plugins need not say which interfaces they have made
 	for _, a := range st.Interfaces {
 		if _, ok := core.OverlayName(a.Network); ok {
 			// An interface with open ports is on the ingress network, which has no names.
@@ -50,7 +54,13 @@ func (n *Network) box(req core.NetworkRequest, st core.NetworkStatus) names.Box 
 type resolver struct{ n *Network }
 
 func (r resolver) Release(ctx context.Context, req core.NetworkRequest, _ string) error {
-	return r.n.names.Drop(ctx, req.Sandbox)
+	err := r.n.names.Drop(ctx, req.Sandbox)
+	if len(req.Config.Egress) > 0 {
+		if gone := os.Remove(r.n.EgressLog(req.Sandbox)); !errors.Is(gone, fs.ErrNotExist) {
+			err = errors.Join(err, gone)
+		}
+	}
+	return err
 }
 
 // Define stores a network of a user's. It chooses Subnets if there are none. The first sandbox on the network creates its

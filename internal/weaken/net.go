@@ -45,3 +45,9 @@ const HubJoins Defence = "hub-joins"
 
 // NameBudget limits how many questions per second the name server answers a sandbox.
 const NameBudget Defence = "name-budget"
+
+// EgressNames answers a sandbox with an egress list only questions of the list's names.
+const EgressNames Defence = "egress-names"
+
+// EgressRules refuses connections of a sandbox with an egress list to other destinations than those of the list.
+const EgressRules Defence = "egress-rules"

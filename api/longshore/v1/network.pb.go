@@ -904,6 +904,323 @@ func (x *PruneNetworksResponse) GetNames() []string {
 	return nil
 }
 
+type SetEgressRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`    // of a container
+	List          []string               `protobuf:"bytes,2,rep,name=list,proto3" json:"list,omitempty"`    // entries; none: the node's list
+	Force         bool                   `protobuf:"varint,3,opt,name=force,proto3" json:"force,omitempty"` // also a container of another owner
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetEgressRequest) Reset() {
+	*x = SetEgressRequest{}
+	mi := &file_longshore_v1_network_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetEgressRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetEgressRequest) ProtoMessage() {}
+
+func (x *SetEgressRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_longshore_v1_network_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetEgressRequest.ProtoReflect.Descriptor instead.
+func (*SetEgressRequest) Descriptor() ([]byte, []int) {
+	return file_longshore_v1_network_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *SetEgressRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *SetEgressRequest) GetList() []string {
+	if x != nil {
+		return x.List
+	}
+	return nil
+}
+
+func (x *SetEgressRequest) GetForce() bool {
+	if x != nil {
+		return x.Force
+	}
+	return false
+}
+
+type SetEgressResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	List          []string               `protobuf:"bytes,1,rep,name=list,proto3" json:"list,omitempty"` // that the sandbox has now
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetEgressResponse) Reset() {
+	*x = SetEgressResponse{}
+	mi := &file_longshore_v1_network_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetEgressResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetEgressResponse) ProtoMessage() {}
+
+func (x *SetEgressResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_longshore_v1_network_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetEgressResponse.ProtoReflect.Descriptor instead.
+func (*SetEgressResponse) Descriptor() ([]byte, []int) {
+	return file_longshore_v1_network_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *SetEgressResponse) GetList() []string {
+	if x != nil {
+		return x.List
+	}
+	return nil
+}
+
+type EgressLogRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"` // of a container
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EgressLogRequest) Reset() {
+	*x = EgressLogRequest{}
+	mi := &file_longshore_v1_network_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EgressLogRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EgressLogRequest) ProtoMessage() {}
+
+func (x *EgressLogRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_longshore_v1_network_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EgressLogRequest.ProtoReflect.Descriptor instead.
+func (*EgressLogRequest) Descriptor() ([]byte, []int) {
+	return file_longshore_v1_network_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *EgressLogRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+type EgressLogResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	List          []string               `protobuf:"bytes,1,rep,name=list,proto3" json:"list,omitempty"`
+	Records       []*EgressRecord        `protobuf:"bytes,2,rep,name=records,proto3" json:"records,omitempty"` // the oldest first
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EgressLogResponse) Reset() {
+	*x = EgressLogResponse{}
+	mi := &file_longshore_v1_network_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EgressLogResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EgressLogResponse) ProtoMessage() {}
+
+func (x *EgressLogResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_longshore_v1_network_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EgressLogResponse.ProtoReflect.Descriptor instead.
+func (*EgressLogResponse) Descriptor() ([]byte, []int) {
+	return file_longshore_v1_network_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *EgressLogResponse) GetList() []string {
+	if x != nil {
+		return x.List
+	}
+	return nil
+}
+
+func (x *EgressLogResponse) GetRecords() []*EgressRecord {
+	if x != nil {
+		return x.Records
+	}
+	return nil
+}
+
+// EgressRecord is one event of a sandbox with an egress list.
+type EgressRecord struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Time          *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=time,proto3" json:"time,omitempty"`
+	Kind          string                 `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`           // resolved, opened, refused or refused-name
+	Name          string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`           // of the destination; "": not known
+	Address       string                 `protobuf:"bytes,4,opt,name=address,proto3" json:"address,omitempty"`     // of the destination
+	Addresses     []string               `protobuf:"bytes,5,rep,name=addresses,proto3" json:"addresses,omitempty"` // of a name that was resolved
+	Protocol      string                 `protobuf:"bytes,6,opt,name=protocol,proto3" json:"protocol,omitempty"`   // tcp, udp, sctp, icmp
+	Port          uint32                 `protobuf:"varint,7,opt,name=port,proto3" json:"port,omitempty"`
+	Uid           *uint32                `protobuf:"varint,8,opt,name=uid,proto3,oneof" json:"uid,omitempty"` // of the program, on the node
+	Count         uint32                 `protobuf:"varint,9,opt,name=count,proto3" json:"count,omitempty"`   // of equal refusals since the last record of them
+	Reason        string                 `protobuf:"bytes,10,opt,name=reason,proto3" json:"reason,omitempty"` // of a refused name
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EgressRecord) Reset() {
+	*x = EgressRecord{}
+	mi := &file_longshore_v1_network_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EgressRecord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EgressRecord) ProtoMessage() {}
+
+func (x *EgressRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_longshore_v1_network_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EgressRecord.ProtoReflect.Descriptor instead.
+func (*EgressRecord) Descriptor() ([]byte, []int) {
+	return file_longshore_v1_network_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *EgressRecord) GetTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Time
+	}
+	return nil
+}
+
+func (x *EgressRecord) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *EgressRecord) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *EgressRecord) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *EgressRecord) GetAddresses() []string {
+	if x != nil {
+		return x.Addresses
+	}
+	return nil
+}
+
+func (x *EgressRecord) GetProtocol() string {
+	if x != nil {
+		return x.Protocol
+	}
+	return ""
+}
+
+func (x *EgressRecord) GetPort() uint32 {
+	if x != nil {
+		return x.Port
+	}
+	return 0
+}
+
+func (x *EgressRecord) GetUid() uint32 {
+	if x != nil && x.Uid != nil {
+		return *x.Uid
+	}
+	return 0
+}
+
+func (x *EgressRecord) GetCount() uint32 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+func (x *EgressRecord) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 var File_longshore_v1_network_proto protoreflect.FileDescriptor
 
 const file_longshore_v1_network_proto_rawDesc = "" +
@@ -973,14 +1290,40 @@ const file_longshore_v1_network_proto_rawDesc = "" +
 	"\x15RemoveNetworkResponse\"\x16\n" +
 	"\x14PruneNetworksRequest\"-\n" +
 	"\x15PruneNetworksResponse\x12\x14\n" +
-	"\x05names\x18\x01 \x03(\tR\x05names2\xb2\x04\n" +
+	"\x05names\x18\x01 \x03(\tR\x05names\"P\n" +
+	"\x10SetEgressRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04list\x18\x02 \x03(\tR\x04list\x12\x14\n" +
+	"\x05force\x18\x03 \x01(\bR\x05force\"'\n" +
+	"\x11SetEgressResponse\x12\x12\n" +
+	"\x04list\x18\x01 \x03(\tR\x04list\"&\n" +
+	"\x10EgressLogRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"]\n" +
+	"\x11EgressLogResponse\x12\x12\n" +
+	"\x04list\x18\x01 \x03(\tR\x04list\x124\n" +
+	"\arecords\x18\x02 \x03(\v2\x1a.longshore.v1.EgressRecordR\arecords\"\x9b\x02\n" +
+	"\fEgressRecord\x12.\n" +
+	"\x04time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x12\n" +
+	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x12\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\x12\x18\n" +
+	"\aaddress\x18\x04 \x01(\tR\aaddress\x12\x1c\n" +
+	"\taddresses\x18\x05 \x03(\tR\taddresses\x12\x1a\n" +
+	"\bprotocol\x18\x06 \x01(\tR\bprotocol\x12\x12\n" +
+	"\x04port\x18\a \x01(\rR\x04port\x12\x15\n" +
+	"\x03uid\x18\b \x01(\rH\x00R\x03uid\x88\x01\x01\x12\x14\n" +
+	"\x05count\x18\t \x01(\rR\x05count\x12\x16\n" +
+	"\x06reason\x18\n" +
+	" \x01(\tR\x06reasonB\x06\n" +
+	"\x04_uid2\xce\x05\n" +
 	"\bNetworks\x12U\n" +
 	"\fListNetworks\x12!.longshore.v1.ListNetworksRequest\x1a\".longshore.v1.ListNetworksResponse\x12X\n" +
 	"\rCreateNetwork\x12\".longshore.v1.CreateNetworkRequest\x1a#.longshore.v1.CreateNetworkResponse\x12X\n" +
 	"\rRemoveNetwork\x12\".longshore.v1.RemoveNetworkRequest\x1a#.longshore.v1.RemoveNetworkResponse\x12X\n" +
 	"\rPruneNetworks\x12\".longshore.v1.PruneNetworksRequest\x1a#.longshore.v1.PruneNetworksResponse\x12[\n" +
 	"\x0eConnectNetwork\x12#.longshore.v1.ConnectNetworkRequest\x1a$.longshore.v1.ConnectNetworkResponse\x12d\n" +
-	"\x11DisconnectNetwork\x12&.longshore.v1.DisconnectNetworkRequest\x1a'.longshore.v1.DisconnectNetworkResponseB=Z;github.com/longshore/longshore/api/longshore/v1;longshorev1b\x06proto3"
+	"\x11DisconnectNetwork\x12&.longshore.v1.DisconnectNetworkRequest\x1a'.longshore.v1.DisconnectNetworkResponse\x12L\n" +
+	"\tSetEgress\x12\x1e.longshore.v1.SetEgressRequest\x1a\x1f.longshore.v1.SetEgressResponse\x12L\n" +
+	"\tEgressLog\x12\x1e.longshore.v1.EgressLogRequest\x1a\x1f.longshore.v1.EgressLogResponseB=Z;github.com/longshore/longshore/api/longshore/v1;longshorev1b\x06proto3"
 
 var (
 	file_longshore_v1_network_proto_rawDescOnce sync.Once
@@ -994,7 +1337,7 @@ func file_longshore_v1_network_proto_rawDescGZIP() []byte {
 	return file_longshore_v1_network_proto_rawDescData
 }
 
-var file_longshore_v1_network_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_longshore_v1_network_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_longshore_v1_network_proto_goTypes = []any{
 	(*Network)(nil),                   // 0: longshore.v1.Network
 	(*Subnet)(nil),                    // 1: longshore.v1.Subnet
@@ -1012,39 +1355,50 @@ var file_longshore_v1_network_proto_goTypes = []any{
 	(*RemoveNetworkResponse)(nil),     // 13: longshore.v1.RemoveNetworkResponse
 	(*PruneNetworksRequest)(nil),      // 14: longshore.v1.PruneNetworksRequest
 	(*PruneNetworksResponse)(nil),     // 15: longshore.v1.PruneNetworksResponse
-	nil,                               // 16: longshore.v1.Network.LabelsEntry
-	nil,                               // 17: longshore.v1.Subnet.ReservedEntry
-	nil,                               // 18: longshore.v1.CreateNetworkRequest.LabelsEntry
-	(*timestamppb.Timestamp)(nil),     // 19: google.protobuf.Timestamp
+	(*SetEgressRequest)(nil),          // 16: longshore.v1.SetEgressRequest
+	(*SetEgressResponse)(nil),         // 17: longshore.v1.SetEgressResponse
+	(*EgressLogRequest)(nil),          // 18: longshore.v1.EgressLogRequest
+	(*EgressLogResponse)(nil),         // 19: longshore.v1.EgressLogResponse
+	(*EgressRecord)(nil),              // 20: longshore.v1.EgressRecord
+	nil,                               // 21: longshore.v1.Network.LabelsEntry
+	nil,                               // 22: longshore.v1.Subnet.ReservedEntry
+	nil,                               // 23: longshore.v1.CreateNetworkRequest.LabelsEntry
+	(*timestamppb.Timestamp)(nil),     // 24: google.protobuf.Timestamp
 }
 var file_longshore_v1_network_proto_depIdxs = []int32{
 	1,  // 0: longshore.v1.Network.subnets:type_name -> longshore.v1.Subnet
-	16, // 1: longshore.v1.Network.labels:type_name -> longshore.v1.Network.LabelsEntry
-	19, // 2: longshore.v1.Network.created:type_name -> google.protobuf.Timestamp
+	21, // 1: longshore.v1.Network.labels:type_name -> longshore.v1.Network.LabelsEntry
+	24, // 2: longshore.v1.Network.created:type_name -> google.protobuf.Timestamp
 	2,  // 3: longshore.v1.Network.members:type_name -> longshore.v1.NetworkMember
-	17, // 4: longshore.v1.Subnet.reserved:type_name -> longshore.v1.Subnet.ReservedEntry
+	22, // 4: longshore.v1.Subnet.reserved:type_name -> longshore.v1.Subnet.ReservedEntry
 	3,  // 5: longshore.v1.ConnectNetworkRequest.attachment:type_name -> longshore.v1.NetworkAttachment
 	0,  // 6: longshore.v1.ListNetworksResponse.networks:type_name -> longshore.v1.Network
 	1,  // 7: longshore.v1.CreateNetworkRequest.subnets:type_name -> longshore.v1.Subnet
-	18, // 8: longshore.v1.CreateNetworkRequest.labels:type_name -> longshore.v1.CreateNetworkRequest.LabelsEntry
+	23, // 8: longshore.v1.CreateNetworkRequest.labels:type_name -> longshore.v1.CreateNetworkRequest.LabelsEntry
 	0,  // 9: longshore.v1.CreateNetworkResponse.network:type_name -> longshore.v1.Network
-	8,  // 10: longshore.v1.Networks.ListNetworks:input_type -> longshore.v1.ListNetworksRequest
-	10, // 11: longshore.v1.Networks.CreateNetwork:input_type -> longshore.v1.CreateNetworkRequest
-	12, // 12: longshore.v1.Networks.RemoveNetwork:input_type -> longshore.v1.RemoveNetworkRequest
-	14, // 13: longshore.v1.Networks.PruneNetworks:input_type -> longshore.v1.PruneNetworksRequest
-	4,  // 14: longshore.v1.Networks.ConnectNetwork:input_type -> longshore.v1.ConnectNetworkRequest
-	6,  // 15: longshore.v1.Networks.DisconnectNetwork:input_type -> longshore.v1.DisconnectNetworkRequest
-	9,  // 16: longshore.v1.Networks.ListNetworks:output_type -> longshore.v1.ListNetworksResponse
-	11, // 17: longshore.v1.Networks.CreateNetwork:output_type -> longshore.v1.CreateNetworkResponse
-	13, // 18: longshore.v1.Networks.RemoveNetwork:output_type -> longshore.v1.RemoveNetworkResponse
-	15, // 19: longshore.v1.Networks.PruneNetworks:output_type -> longshore.v1.PruneNetworksResponse
-	5,  // 20: longshore.v1.Networks.ConnectNetwork:output_type -> longshore.v1.ConnectNetworkResponse
-	7,  // 21: longshore.v1.Networks.DisconnectNetwork:output_type -> longshore.v1.DisconnectNetworkResponse
-	16, // [16:22] is the sub-list for method output_type
-	10, // [10:16] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	20, // 10: longshore.v1.EgressLogResponse.records:type_name -> longshore.v1.EgressRecord
+	24, // 11: longshore.v1.EgressRecord.time:type_name -> google.protobuf.Timestamp
+	8,  // 12: longshore.v1.Networks.ListNetworks:input_type -> longshore.v1.ListNetworksRequest
+	10, // 13: longshore.v1.Networks.CreateNetwork:input_type -> longshore.v1.CreateNetworkRequest
+	12, // 14: longshore.v1.Networks.RemoveNetwork:input_type -> longshore.v1.RemoveNetworkRequest
+	14, // 15: longshore.v1.Networks.PruneNetworks:input_type -> longshore.v1.PruneNetworksRequest
+	4,  // 16: longshore.v1.Networks.ConnectNetwork:input_type -> longshore.v1.ConnectNetworkRequest
+	6,  // 17: longshore.v1.Networks.DisconnectNetwork:input_type -> longshore.v1.DisconnectNetworkRequest
+	16, // 18: longshore.v1.Networks.SetEgress:input_type -> longshore.v1.SetEgressRequest
+	18, // 19: longshore.v1.Networks.EgressLog:input_type -> longshore.v1.EgressLogRequest
+	9,  // 20: longshore.v1.Networks.ListNetworks:output_type -> longshore.v1.ListNetworksResponse
+	11, // 21: longshore.v1.Networks.CreateNetwork:output_type -> longshore.v1.CreateNetworkResponse
+	13, // 22: longshore.v1.Networks.RemoveNetwork:output_type -> longshore.v1.RemoveNetworkResponse
+	15, // 23: longshore.v1.Networks.PruneNetworks:output_type -> longshore.v1.PruneNetworksResponse
+	5,  // 24: longshore.v1.Networks.ConnectNetwork:output_type -> longshore.v1.ConnectNetworkResponse
+	7,  // 25: longshore.v1.Networks.DisconnectNetwork:output_type -> longshore.v1.DisconnectNetworkResponse
+	17, // 26: longshore.v1.Networks.SetEgress:output_type -> longshore.v1.SetEgressResponse
+	19, // 27: longshore.v1.Networks.EgressLog:output_type -> longshore.v1.EgressLogResponse
+	20, // [20:28] is the sub-list for method output_type
+	12, // [12:20] is the sub-list for method input_type
+	12, // [12:12] is the sub-list for extension type_name
+	12, // [12:12] is the sub-list for extension extendee
+	0,  // [0:12] is the sub-list for field type_name
 }
 
 func init() { file_longshore_v1_network_proto_init() }
@@ -1052,13 +1406,14 @@ func file_longshore_v1_network_proto_init() {
 	if File_longshore_v1_network_proto != nil {
 		return
 	}
+	file_longshore_v1_network_proto_msgTypes[20].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_longshore_v1_network_proto_rawDesc), len(file_longshore_v1_network_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   19,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

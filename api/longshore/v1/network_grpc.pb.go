@@ -25,6 +25,8 @@ const (
 	Networks_PruneNetworks_FullMethodName     = "/longshore.v1.Networks/PruneNetworks"
 	Networks_ConnectNetwork_FullMethodName    = "/longshore.v1.Networks/ConnectNetwork"
 	Networks_DisconnectNetwork_FullMethodName = "/longshore.v1.Networks/DisconnectNetwork"
+	Networks_SetEgress_FullMethodName         = "/longshore.v1.Networks/SetEgress"
+	Networks_EgressLog_FullMethodName         = "/longshore.v1.Networks/EgressLog"
 )
 
 // NetworksClient is the client API for Networks service.
@@ -45,6 +47,10 @@ type NetworksClient interface {
 	ConnectNetwork(ctx context.Context, in *ConnectNetworkRequest, opts ...grpc.CallOption) (*ConnectNetworkResponse, error)
 	// DisconnectNetwork takes a container off a network.
 	DisconnectNetwork(ctx context.Context, in *DisconnectNetworkRequest, opts ...grpc.CallOption) (*DisconnectNetworkResponse, error)
+	// SetEgress replaces the egress list of a container's sandbox, for new connections and for those that it has.
+	SetEgress(ctx context.Context, in *SetEgressRequest, opts ...grpc.CallOption) (*SetEgressResponse, error)
+	// EgressLog returns the list of a container's sandbox, and the log of its connections.
+	EgressLog(ctx context.Context, in *EgressLogRequest, opts ...grpc.CallOption) (*EgressLogResponse, error)
 }
 
 type networksClient struct {
@@ -115,6 +121,26 @@ func (c *networksClient) DisconnectNetwork(ctx context.Context, in *DisconnectNe
 	return out, nil
 }
 
+func (c *networksClient) SetEgress(ctx context.Context, in *SetEgressRequest, opts ...grpc.CallOption) (*SetEgressResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(SetEgressResponse)
+	err := c.cc.Invoke(ctx, Networks_SetEgress_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *networksClient) EgressLog(ctx context.Context, in *EgressLogRequest, opts ...grpc.CallOption) (*EgressLogResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(EgressLogResponse)
+	err := c.cc.Invoke(ctx, Networks_EgressLog_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // NetworksServer is the server API for Networks service.
 // All implementations must embed UnimplementedNetworksServer
 // for forward compatibility.
@@ -133,6 +159,10 @@ type NetworksServer interface {
 	ConnectNetwork(context.Context, *ConnectNetworkRequest) (*ConnectNetworkResponse, error)
 	// DisconnectNetwork takes a container off a network.
 	DisconnectNetwork(context.Context, *DisconnectNetworkRequest) (*DisconnectNetworkResponse, error)
+	// SetEgress replaces the egress list of a container's sandbox, for new connections and for those that it has.
+	SetEgress(context.Context, *SetEgressRequest) (*SetEgressResponse, error)
+	// EgressLog returns the list of a container's sandbox, and the log of its connections.
+	EgressLog(context.Context, *EgressLogRequest) (*EgressLogResponse, error)
 	mustEmbedUnimplementedNetworksServer()
 }
 
@@ -160,6 +190,12 @@ func (UnimplementedNetworksServer) ConnectNetwork(context.Context, *ConnectNetwo
 }
 func (UnimplementedNetworksServer) DisconnectNetwork(context.Context, *DisconnectNetworkRequest) (*DisconnectNetworkResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method DisconnectNetwork not implemented")
+}
+func (UnimplementedNetworksServer) SetEgress(context.Context, *SetEgressRequest) (*SetEgressResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method SetEgress not implemented")
+}
+func (UnimplementedNetworksServer) EgressLog(context.Context, *EgressLogRequest) (*EgressLogResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method EgressLog not implemented")
 }
 func (UnimplementedNetworksServer) mustEmbedUnimplementedNetworksServer() {}
 func (UnimplementedNetworksServer) testEmbeddedByValue()                  {}
@@ -290,6 +326,42 @@ func _Networks_DisconnectNetwork_Handler(srv interface{}, ctx context.Context, d
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Networks_SetEgress_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SetEgressRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(NetworksServer).SetEgress(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Networks_SetEgress_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(NetworksServer).SetEgress(ctx, req.(*SetEgressRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Networks_EgressLog_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(EgressLogRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(NetworksServer).EgressLog(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Networks_EgressLog_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(NetworksServer).EgressLog(ctx, req.(*EgressLogRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Networks_ServiceDesc is the grpc.ServiceDesc for Networks service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -320,6 +392,14 @@ var Networks_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "DisconnectNetwork",
 			Handler:    _Networks_DisconnectNetwork_Handler,
+		},
+		{
+			MethodName: "SetEgress",
+			Handler:    _Networks_SetEgress_Handler,
+		},
+		{
+			MethodName: "EgressLog",
+			Handler:    _Networks_EgressLog_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

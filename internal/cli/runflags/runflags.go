@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -21,6 +22,7 @@ type Create struct {
 	Quiet      bool                       // shows no progress of a pull
 	Creds      string                     // of the registry, user[:password]; "" uses the stored ones
 	sleepAfter string
+	egress     []string
 	env        []string
 	labels     []string
 	volumes    []string
@@ -64,6 +66,7 @@ func (f *Create) Define(fl *pflag.FlagSet) {
 	fl.BoolVar(&f.Request.Init, "init", false, "run a tiny init as pid 1, which reaps processes and forwards signals")
 	fl.StringVarP(&f.Request.Hostname, "hostname", "h", "", "host name (default: the container's name)")
 	fl.StringArrayVarP(&f.labels, "label", "l", nil, "label, NAME=value")
+	fl.StringArrayVar(&f.egress, "egress", nil, "permit connections to this name, address or range only, such as api.example.com:443 (repeatable)")
 	fl.StringVar(&f.sleepAfter, "sleep-after", "", "put it to sleep when it has been idle for this time, such as 10m")
 	fl.StringArrayVar(&f.networks, "network", nil, "network of network create, host, none, container:NAME, or default (the agent's); repeatable; name=NET,alias=…,ip=…,ip6=…,mac-address=…")
 	fl.StringArrayVar(&f.dns, "dns", nil, "name server to use instead of the host's")
@@ -112,6 +115,9 @@ func (f *Create) Fill(fl *pflag.FlagSet, args []string, getenv func(string) stri
 	}
 	if fromFiles, err = typed.Files("--label-file", f.more.labelFile); err != nil {
 		return err
+	}
+	if len(f.egress) > 0 {
+		f.labels = append(f.labels, core.EgressLabel+"="+strings.Join(f.egress, " "))
 	}
 	if f.sleepAfter != "" {
 		f.labels = append(f.labels, core.SleepAfterLabel+"="+f.sleepAfter)

@@ -69,7 +69,7 @@ func (n *Network) Setup(ctx context.Context, req core.NetworkRequest) (core.Netw
 	if err != nil {
 		return core.NetworkStatus{}, err
 	}
-	st := core.NetworkStatus{Mode: "builtin", Ports: chosen}
+	st := core.NetworkStatus{Mode: "builtin", Ports: chosen, Egress: req.Config.Egress}
 	n.held[req.Sandbox] = st
 	for _, a := range req.Config.Attached() {
 		if st, err = n.attach(req.Sandbox, st, a); err != nil {
@@ -148,6 +148,22 @@ func (n *Network) Detach(ctx context.Context, req core.NetworkRequest, network s
 		return st, nil
 	}
 	delete(n.held, req.Sandbox)
+	return st, nil
+}
+
+// Restrict records the list of a sandbox.
+func (n *Network) Restrict(ctx context.Context, req core.NetworkRequest) (core.NetworkStatus, error) {
+	if err := n.check(ctx, "Restrict"); err != nil {
+		return req.Last, err
+	}
+	n.lock.Lock()
+	defer n.lock.Unlock()
+	st, ok := n.held[req.Sandbox]
+	if !ok {
+		return req.Last, fmt.Errorf("it has no network: %w", errdefs.ErrFailedPrecondition)
+	}
+	st.Egress = req.Config.Egress
+	n.held[req.Sandbox] = st
 	return st, nil
 }
 

@@ -31,15 +31,16 @@ const (
 	VerbDetach = "detach"
 )
 
-// Stages are the stages of both verbs, in their order.
+// Stages are the stages of the verbs, in their order.
 func Stages() map[string][]string {
-	return map[string][]string{VerbAttach: {"attached", "recorded", "files"}, VerbDetach: {"recorded", "detached", "files"}}
+	return map[string][]string{VerbAttach: {"attached", "recorded", "files"}, VerbDetach: {"recorded", "detached", "files"}, VerbEgress: {"recorded", "restricted", "files"}}
 }
 
 // Verbs changes which networks the sandboxes of a scope are on.
 type Verbs struct {
 	Scope   scope.Scope
 	Network core.Network
+	Egress  core.EgressPolicy // nil: no sandbox can have a list
 	// Files returns a sandbox's files in /etc, by their names.
 	Files func(ctx context.Context, sb core.Sandbox) (map[string][]byte, error)
 }

@@ -160,6 +160,11 @@ func (Network) Detach(_ context.Context, req core.NetworkRequest, _ string) (cor
 	return req.Last, nil
 }
 
+// Restrict fails: there are no rules.
+func (Network) Restrict(_ context.Context, req core.NetworkRequest) (core.NetworkStatus, error) {
+	return req.Last, errdefs.ErrNotImplemented
+}
+
 // Publish changes nothing: no ports are published.
 func (Network) Publish(_ context.Context, req core.NetworkRequest, _ []core.Port) (core.NetworkStatus, error) {
 	return req.Last, nil

@@ -32,6 +32,8 @@ type Box struct {
 	// Upstream are the servers for all other questions; none for a sandbox on internal networks
 	// only.
 	Upstream []netip.AddrPort
+	// Egress is its egress list, nil for none. The rules of the namespace have the same list.
+	Egress *Restriction
 }
 
 // Options are the parameters of New.
@@ -48,6 +50,8 @@ type Options struct {
 	// Holder keeps the sockets, so that questions wait for the next agent when process and agent are
 	// dead; nil for none.
 	Holder core.Holder
+	// Journals is the directory of the egress logs of sandboxes with a list.
+	Journals string
 	// Unanswered, unless nil, is called after each health check with the number of questions and
 	// connections of each sandbox that were dropped because of a bound.
 	Unanswered func(map[core.ID]uint64)
@@ -60,20 +64,22 @@ type Client struct {
 	o   Options
 	dir directory
 
-	mu    sync.Mutex // guards boxes, zones, kept, held, state, deaths; one request at a time
+	mu    sync.Mutex // guards boxes, zones, kept, reports, held, state, deaths; one request at a time
 	boxes map[core.ID]Box
 	// kept has the sockets of each sandbox, UDP and TCP: a process that replaces another gets the
 	// same, and answers the questions that arrived meanwhile.
-	kept   map[core.ID][]*os.File
-	held   holderRecord
-	zones  map[string]Zone
-	state  *state
-	deaths int // of processes since one has answered while it served
+	kept map[core.ID][]*os.File
+	// reports has the socket of the reports of each sandbox with an egress list.
+	reports map[core.ID]*os.File
+	held    holderRecord
+	zones   map[string]Zone
+	state   *state
+	deaths  int // of processes since one has answered while it served
 }
 
 // New returns a client that has not connected yet.
 func New(o Options) *Client {
-	return &Client{o: o, dir: directory(o.Dir), boxes: map[core.ID]Box{}, zones: map[string]Zone{}, kept: map[core.ID][]*os.File{}, state: &state{}}
+	return &Client{o: o, dir: directory(o.Dir), boxes: map[core.ID]Box{}, zones: map[string]Zone{}, kept: map[core.ID][]*os.File{}, reports: map[core.ID]*os.File{}, state: &state{}}
 }
 
 // Add starts to answer a sandbox.
@@ -101,6 +107,10 @@ func (c *Client) Add(ctx context.Context, b Box) error {
 func (c *Client) releaseLocked(id core.ID) {
 	closeAll(c.kept[id])
 	delete(c.kept, id)
+	if f := c.reports[id]; f != nil {
+		_ = f.Close()
+		delete(c.reports, id)
+	}
 }
 
 // Change changes the networks and upstream servers of a sandbox; its sockets stay. It is Add if the
@@ -114,7 +124,7 @@ func (c *Client) Change(ctx context.Context, b Box) error {
 	}
 	defer c.mu.Unlock()
 	c.boxes[b.Sandbox] = b
-	_, err := c.callLocked(request{Op: opSet, Sandbox: b.Sandbox, Networks: b.Networks, Upstream: b.Upstream}, nil)
+	err := setLocked(c, b)
 	switch {
 	case err == nil:
 		return nil
@@ -127,6 +137,19 @@ func (c *Client) Change(ctx context.Context, b Box) error {
 	}
 	c.killLocked() // its successor gets all
 	return c.restoreLocked(ctx)
+}
+
+// setLocked changes a sandbox of the process. Preconditions: c.mu is held.
+func setLocked(c *Client, b Box) error {
+	resp, err := c.callLocked(request{Op: opSet, Sandbox: b.Sandbox, Networks: b.Networks, Upstream: b.Upstream, Egress: b.Egress}, nil)
+	if f := c.reports[b.Sandbox]; err == nil && b.Egress == nil && f != nil {
+		_ = f.Close()
+		delete(c.reports, b.Sandbox)
+	}
+	if err != nil || !resp.Needs {
+		return err
+	}
+	return limitLocked(c, b)
 }
 
 // Drop stops to answer a sandbox. Nobody has its sockets any more when Drop returns: they would keep
@@ -402,7 +425,10 @@ func (c *Client) sendAllLocked(recovers bool) error {
 			} else if err != nil {
 				return err
 			}
-			if _, err := c.callLocked(request{Op: opSet, Sandbox: id, Networks: b.Networks, Upstream: b.Upstream}, nil); err != nil {
+			if err := keepReportsLocked(c, id); err != nil {
+				return err
+			}
+			if err := setLocked(c, b); err != nil {
 				return err
 			}
 			continue

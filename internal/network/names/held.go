@@ -38,7 +38,8 @@ func (c *Client) addLocked(b Box, waits bool) error {
 		}
 		c.kept[b.Sandbox] = files
 	}
-	if len(c.kept[b.Sandbox]) == 0 {
+	again := len(c.kept[b.Sandbox]) > 0
+	if !again {
 		s, err := listen(b.Namespace, c.o.Redirect)
 		if err != nil {
 			return err
@@ -46,8 +47,11 @@ func (c *Client) addLocked(b Box, waits bool) error {
 		c.kept[b.Sandbox] = s.files()
 	}
 	c.holdLocked(b.Sandbox)
-	_, err := c.callLocked(request{Op: opAdd, Sandbox: b.Sandbox, Networks: b.Networks, Upstream: b.Upstream, Wait: waits}, c.kept[b.Sandbox])
-	return err
+	_, err := c.callLocked(request{Op: opAdd, Sandbox: b.Sandbox, Networks: b.Networks, Upstream: b.Upstream, Egress: b.Egress, Again: again, Wait: waits}, c.kept[b.Sandbox])
+	if err != nil {
+		return err
+	}
+	return limitLocked(c, b)
 }
 
 // keepLocked asks the process for the sockets of a sandbox, which an earlier agent has opened.

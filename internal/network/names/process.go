@@ -42,8 +42,9 @@ func Main() int {
 		fmt.Fprintln(os.Stderr, "name server: this build does not start")
 		return 1
 	}
-	// Its input is written by workloads and by servers on the network.
-	if _, err := confine.Apply(confine.Leave{Families: []uint32{unix.AF_INET, unix.AF_INET6}}); err != nil {
+	// Its input is written by workloads and by servers on the network. It adds addresses to the rules of sandboxes with an egress list,
+	// by sockets of the agent's, and for that the kernel wants a capability: it has no other use of it.
+	if _, err := confine.Apply(confine.Leave{Families: []uint32{unix.AF_INET, unix.AF_INET6}, Caps: []uint{unix.CAP_NET_ADMIN}, PlainSockets: true}); err != nil {
 		fmt.Fprintln(os.Stderr, "name server:", err)
 		return 1
 	}
@@ -106,9 +107,11 @@ func (p *process) agent(c *net.UnixConn) {
 		if err == nil {
 			resp, err = p.do(req, files)
 		}
-		closeAll(files)
-		if err == nil && req.Op == opSockets {
-			sockets, err = p.sockets(req.Sandbox)
+		if req.Op != opLimit || err != nil {
+			closeAll(files)
+		}
+		if err == nil && (req.Op == opSockets || req.Op == opReports) {
+			sockets, err = p.sockets(req.Sandbox, req.Op)
 		}
 		if err == nil {
 			err = send(c, resp, sockets)
@@ -172,11 +175,20 @@ func (p *process) do(req request, files []*os.File) (resp response, err error) {
 			return resp, fmt.Errorf("no sandbox %s", req.Sandbox)
 		}
 		b.set(asks{req.Networks, req.Upstream})
+		resp.Needs, err = b.change(req.Egress)
+	case opLimit:
+		p.mu.Lock()
+		b, ok := p.boxes[req.Sandbox]
+		p.mu.Unlock()
+		if !ok {
+			return resp, fmt.Errorf("no sandbox %s", req.Sandbox)
+		}
+		err = b.setLimit(req.Egress, files)
 	case opDrop:
 		p.drop(req.Sandbox)
 	case opRetire:
 		p.retire()
-	case opEnd, opSockets:
+	case opEnd, opSockets, opReports:
 	default:
 		err = fmt.Errorf("unknown operation %q", req.Op)
 	}
@@ -197,6 +209,10 @@ func (p *process) add(req request, files []*os.File) error {
 	}
 	p.drop(req.Sandbox)
 	b := newBox(udp, tcp, asks{req.Networks, req.Upstream}, p.answer, p.pool)
+	if b.limit, err = filterOf(req.Egress, nil, nil, req.Again); err != nil {
+		b.close()
+		return err
+	}
 	b.budget.exceeded = func() {
 		fmt.Fprintf(os.Stderr, "name server: sandbox %q asks more than %d questions per second; the rest is dropped\n", req.Sandbox, questionRate)
 	}
@@ -211,13 +227,20 @@ func (p *process) add(req request, files []*os.File) error {
 	return nil
 }
 
-// sockets returns duplicates of a sandbox's sockets.
-func (p *process) sockets(id core.ID) ([]*os.File, error) {
+// sockets returns duplicates of a sandbox's sockets, or with opReports of that of its reports.
+func (p *process) sockets(id core.ID, op string) ([]*os.File, error) {
 	p.mu.Lock()
 	b, ok := p.boxes[id]
 	p.mu.Unlock()
 	if !ok {
 		return nil, fmt.Errorf("no sandbox %s", id)
+	}
+	if op == opReports {
+		f, err := b.reportsSocket()
+		if err != nil {
+			return nil, err
+		}
+		return []*os.File{f}, nil
 	}
 	udp, ok := b.udp.(*net.UDPConn)
 	tcp, ok2 := b.tcp.(*net.TCPListener)

@@ -33,7 +33,7 @@ func (c *Client) Renew(ctx context.Context) error {
 		return fmt.Errorf("name server: it does not serve now: %w", errdefs.ErrUnavailable)
 	}
 	for id := range c.boxes {
-		if err := c.keepLocked(id); err != nil {
+		if err := errors.Join(c.keepLocked(id), keepReportsLocked(c, id)); err != nil {
 			return fmt.Errorf("name server: the sockets of %s: %w", id, err)
 		}
 	}

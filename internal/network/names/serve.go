@@ -52,8 +52,11 @@ type box struct {
 	patience time.Duration                                // for one server
 	wait     func(ctx context.Context, networks []string) // before the first question; nil for no wait
 
-	mu   sync.Mutex // guards asks
+	mu   sync.Mutex // guards asks, limit, files
 	asks asks
+	// limit filters questions and answers; nil for a sandbox without an egress list.
+	limit *restricted
+	files []*os.File // of limit
 }
 
 // asks are the networks with names that a sandbox sees, and the servers for all other questions.
@@ -94,6 +97,7 @@ func (b *box) close() {
 	_ = b.udp.Close()
 	_ = b.tcp.Close()
 	b.ended.Wait()
+	b.limited(nil, nil)
 }
 
 // retire stops to read questions and connections. Those that it has read are answered.
@@ -131,8 +135,7 @@ func (b *box) packets() {
 			_, _ = b.udp.WriteTo(refusal(buf[:n], dnsmessage.RCodeFormatError), from)
 			continue
 		}
-		a := b.whom()
-		answer, err := b.answer(a.networks, buf[:n], false)
+		answer, then, err := b.begin(buf[:n], "udp")
 		if err != nil {
 			continue
 		}
@@ -149,9 +152,46 @@ func (b *box) packets() {
 		question := append([]byte(nil), buf[:n]...)
 		b.ended.Go(func() {
 			defer done()
-			_, _ = b.udp.WriteTo(b.forward("udp", a.upstream, question), from)
+			_, _ = b.udp.WriteTo(then(question), from)
 		})
 	}
+}
+
+// begin returns the answer to a question that the zones have, or that the sandbox's list refuses. Otherwise then forwards the
+// question and returns the answer.
+func (b *box) begin(question []byte, network string) (answer []byte, then func([]byte) []byte, err error) {
+	b.mu.Lock()
+	a, limit := b.asks, b.limit
+	b.mu.Unlock()
+	answer, err = b.answer(a.networks, question, network == "tcp")
+	if err != nil {
+		return nil, nil, err
+	}
+	if limit == nil {
+		return answer, func(question []byte) []byte { return b.forward(network, a.upstream, question) }, nil
+	}
+	if answer != nil && limit.cluster() {
+		return answer, nil, nil
+	}
+	q, refused := limit.admit(question)
+	if refused != nil {
+		return refused, nil, nil
+	}
+	if answer == nil {
+		return nil, func(question []byte) []byte {
+			return limit.pass(q, question, b.forward(network, a.upstream, question), false)
+		}, nil
+	}
+	return limit.pass(q, question, answer, true), nil, nil
+}
+
+// limited sets the filter of the sandbox's egress list, with its files, and closes those of the last one.
+func (b *box) limited(r *restricted, files []*os.File) {
+	b.mu.Lock()
+	old := b.files
+	b.limit, b.files = r, files
+	b.mu.Unlock()
+	closeAll(old)
 }
 
 // mayForward reports whether one more question may be forwarded over UDP. done ends it.
@@ -233,13 +273,12 @@ func (b *box) stream(conn net.Conn) {
 		if err != nil {
 			return
 		}
-		a := b.whom()
-		answer, err := b.answer(a.networks, question, true)
+		answer, then, err := b.begin(question, "tcp")
 		if err != nil {
 			return
 		}
 		if answer == nil {
-			answer = b.forward("tcp", a.upstream, question)
+			answer = then(question)
 		}
 		if writeStream(conn, answer) != nil {
 			return

@@ -24,14 +24,16 @@ const (
 	opHello = "hello" // the answer has Sandboxes, Pid and Unanswered
 	opZone  = "zone"  // Network, Zone; nil removes it
 	opPatch = "patch" // Network, Patch
-	opAdd   = "add"   // Sandbox, Networks, Upstream, Wait, and two sockets
-	opSet   = "set"   // Sandbox, Networks, Upstream
+	opAdd   = "add"   // Sandbox, Networks, Upstream, Egress, Again, Wait, and two sockets
+	opSet   = "set"   // Sandbox, Networks, Upstream, Egress; the answer has Needs
 	opDrop  = "drop"  // Sandbox
 	opEnd   = "end"
 	// The process answers the questions that it has read, reads no more, and ends. Another process has the same sockets.
 	opRetire = "retire"
 	// Sandbox; the answer has its two sockets.
 	opSockets = "sockets"
+	opLimit   = "limit"   // Sandbox, Egress, and three files: see limitLocked
+	opReports = "reports" // Sandbox; the answer has the socket of its reports
 )
 
 // request is a message of the agent to the process. Both are of one release or of two that follow
@@ -44,6 +46,9 @@ type request struct {
 	Sandbox  core.ID          `json:"sandbox,omitempty"`
 	Networks []string         `json:"networks,omitempty"`
 	Upstream []netip.AddrPort `json:"upstream,omitempty"`
+	// Egress is the list of the sandbox. Again says that its rules may have addresses that another process has opened.
+	Egress *Restriction `json:"egress,omitempty"`
+	Again  bool         `json:"again,omitempty"`
 	// Wait makes questions wait for the zones of Networks, which follow.
 	Wait bool `json:"wait,omitempty"`
 }
@@ -54,6 +59,8 @@ type response struct {
 	Short     bool      `json:"short,omitempty"`
 	Sandboxes []core.ID `json:"sandboxes,omitempty"`
 	Pid       int       `json:"pid,omitempty"`
+	// Needs says that opLimit must follow.
+	Needs bool `json:"needs,omitempty"`
 	// Unanswered counts, by sandbox, the questions and connections that were not answered because of a bound.
 	Unanswered map[core.ID]uint64 `json:"unanswered,omitempty"`
 }
@@ -103,7 +110,7 @@ func receive(c *net.UnixConn, v any) (files []*os.File, err error) {
 		}
 	}()
 	var head [4]byte
-	oob := make([]byte, unix.CmsgSpace(2*4))
+	oob := make([]byte, unix.CmsgSpace(3*4))
 	n, oobn, flags, _, err := c.ReadMsgUnix(head[:], oob)
 	if err != nil {
 		return nil, err

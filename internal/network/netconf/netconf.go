@@ -55,6 +55,9 @@ type Config struct {
 	// translates the other end's address: the pods of all nodes. The range that kubelet gives is
 	// always one.
 	NoMasquerade []string `toml:"no_masquerade"`
+	// Cluster has ranges that the entry cluster of an egress list means, besides the sandbox's own networks: those of pods and
+	// services.
+	Cluster []string `toml:"cluster"`
 	// HostPorts is the range, such as "61000-65535", of host ports that the builtin network chooses
 	// for requests without a host port; "" is the range above net.ipv4.ip_local_port_range, without
 	// net.ipv4.ip_local_reserved_ports.
@@ -130,6 +133,11 @@ func (c Config) Check() error {
 	}
 	if _, err := c.PlainNets(nil); err != nil {
 		return invalid("no_masquerade: %w", err)
+	}
+	for _, text := range c.Cluster {
+		if _, err := netip.ParsePrefix(text); err != nil {
+			return invalid("cluster: %q is not a range", text)
+		}
 	}
 	return nil
 }

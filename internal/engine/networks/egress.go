@@ -1,0 +1,95 @@
+package networks
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/longshore/longshore/internal/core"
+)
+
+// VerbEgress is the name of the verb.
+const VerbEgress = "egress"
+
+// Restrict replaces the egress list of a sandbox, and ends connections that the new one does not permit. An empty list asks for
+// the node's. A stopped sandbox gets the new list with its next start. InvalidArgument, PermissionDenied for a list that it
+// cannot have; FailedPrecondition where none can be enforced.
+func (v Verbs) Restrict(ctx context.Context, sandbox core.ID, list []string) error {
+	if err := v.restrict(ctx, sandbox, list); err != nil {
+		return fmt.Errorf("change the egress list of sandbox %s: %w", sandbox.Short(), err)
+	}
+	return nil
+}
+
+// restrict records the list first, so that an agent that dies before the rules follow makes them at its next start.
+func (v Verbs) restrict(ctx context.Context, sandbox core.ID, list []string) error {
+	sb, unlock, err := v.locked(ctx, sandbox)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if v.Egress == nil {
+		return errdefs.ErrNotImplemented
+	}
+	before := sb.Config.Network.Egress
+	list, err = v.Egress.Narrow(sb.Owner, sb.Labels, list)
+	if err != nil || slices.Equal(list, before) {
+		return err
+	}
+	if len(before) == 0 && len(list) > 0 && v.running(sandbox) {
+		return fmt.Errorf("it was created without one, so that its programs may have capabilities that evade it: give it a list when it is created, such as internet or learn: %w", errdefs.ErrFailedPrecondition)
+	}
+	pass := v.Scope.Stages(sb.Owner, VerbEgress)
+	record := func(list []string, note string) error {
+		return v.record(sandbox, VerbEgress, note, func(sb *core.Sandbox) { sb.Config.Network.Egress = list })
+	}
+	text := strings.Join(list, " ")
+	if len(text) > maxNote {
+		text = text[:maxNote] + " ..."
+	}
+	if text == "" {
+		text = "none: everything is open"
+	}
+	if err := record(list, "egress list: "+text); err != nil {
+		return err
+	}
+	if err := pass("recorded"); err != nil {
+		return err
+	}
+	if sb.State == core.SandboxReady {
+		old := sb.NetworkRequest()
+		sb.Config.Network.Egress = list
+		st, err := v.Network.Restrict(ctx, sb.NetworkRequest())
+		if err != nil {
+			_, back := v.Network.Restrict(context.WithoutCancel(ctx), old)
+			return errors.Join(err, back, record(before, "the egress list stays as it was"))
+		}
+		if err := v.record(sandbox, "", "", func(sb *core.Sandbox) { sb.Network = st }); err != nil {
+			return err
+		}
+	}
+	if err := pass("restricted"); err != nil {
+		return err
+	}
+	return v.refreshed(ctx, sandbox, pass)
+}
+
+// maxNote bounds the list in an event.
+const maxNote = 1000
+
+// running reports whether a container of a sandbox has processes, or one that waits for its start.
+func (v Verbs) running(sandbox core.ID) bool {
+	runs := false
+	_ = v.Scope.Store.View(func(tx core.Tx) error {
+		for c := range tx.StoredOf(sandbox) {
+			rests := c.State == core.ContainerCreated && c.Config.Rest != nil
+			runs = runs || c.State != core.ContainerExited && !rests
+		}
+		return nil
+	})
+	return runs
+}
