@@ -29,6 +29,8 @@ const (
 	None     = "none"
 	Internet = "internet"
 	Cluster  = "cluster"
+	// Learn, as the only entry, permits everything and records it, to make a list of the records.
+	Learn = "learn"
 )
 
 // The bounds of a list.
@@ -51,6 +53,14 @@ var protocols = map[string]uint8{"tcp": TCP, "udp": UDP, "sctp": SCTP, "icmp": I
 
 // Ports is a range of ports.
 type Ports struct{ First, Last uint16 }
+
+func (r Ports) overlaps(o Ports) bool { return r.First <= o.Last && o.First <= r.Last }
+
+// dnsPorts are those of DNS, DNS over TLS and QUIC, multicast DNS and LLMNR.
+var dnsPorts = []Ports{{53, 53}, {853, 853}, {5353, 5353}, {5355, 5355}}
+
+// DNSPorts returns the ports of name servers. An entry without ports does not open them: it must name them.
+func DNSPorts() []Ports { return slices.Clone(dnsPorts) }
 
 // Service is a protocol with ports. The zero value is TCP and UDP with all ports, and echo requests.
 type Service struct {
@@ -78,7 +88,7 @@ func (s Service) covers(o Service) bool {
 		return false
 	}
 	if len(s.Ports) == 0 {
-		return true
+		return !slices.ContainsFunc(o.Ports, func(r Ports) bool { return slices.ContainsFunc(dnsPorts, r.overlaps) })
 	}
 	within := func(r Ports) bool {
 		return slices.ContainsFunc(s.Ports, func(a Ports) bool { return a.First <= r.First && r.Last <= a.Last })
@@ -439,9 +449,21 @@ func (l *List) Within(outer *List) error {
 	return nil
 }
 
+// names reports whether e opens an address of metadata: its range must be no wider than a link's.
+func (e Entry) names(m netip.Prefix) bool {
+	return e.Net.IsValid() && e.Net.Contains(m.Addr()) && e.Net.Bits() >= m.Bits()/2
+}
+
+// Closed returns the addresses of metadata that no entry names.
+func (l *List) Closed() []netip.Prefix {
+	return slices.DeleteFunc(slices.Clone(metadata), func(m netip.Prefix) bool {
+		return slices.ContainsFunc(l.Entries, func(e Entry) bool { return e.names(m) })
+	})
+}
+
 // covers reports whether e permits all that o does.
 func (e Entry) covers(o Entry) bool {
-	if !e.Service.covers(o.Service) {
+	if !e.Service.covers(o.Service) || slices.ContainsFunc(metadata, func(m netip.Prefix) bool { return o.names(m) && !e.names(m) }) {
 		return false
 	}
 	switch {
@@ -461,9 +483,6 @@ func (e Entry) covers(o Entry) bool {
 
 // Split divides a list that is written in one text: spaces separate its entries.
 func Split(text string) []string { return strings.Fields(text) }
-
-// Learn, as the only entry, permits everything and records it, to make a list of the records.
-const Learn = "learn"
 
 // ParseOrLearn is Parse for a list that may also be Learn.
 func ParseOrLearn(entries []string) (l *List, learn bool, err error) {

@@ -36,7 +36,7 @@ func Records(r io.Reader) (list []Record, err error) {
 	lines := bufio.NewReaderSize(r, 64<<10)
 	for {
 		line, tooLong, err := lines.ReadLine()
-		if err == io.EOF { //nolint:errorlint // bufio returns it as it is
+		if err == io.EOF {
 			return list, nil
 		}
 		if err != nil {
@@ -60,7 +60,7 @@ func Learned(records []Record) []string {
 	type host struct{ name, proto string }
 	ports := map[host][]Ports{}
 	for _, r := range records {
-		if r.Kind != RecordOpened {
+		if _, known := protocols[r.Proto]; r.Kind != RecordOpened || !known {
 			continue
 		}
 		h := host{r.Name, r.Proto}

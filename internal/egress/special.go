@@ -21,8 +21,8 @@ var never = prefixes(
 	"::/96", "::ffff:0:0/96", "64:ff9b::/96", "64:ff9b:1::/48", "2001::/32", "2002::/16", "fe80::/10", "fec0::/10", "ff00::/8",
 )
 
-// Metadata are the addresses at which clouds give credentials to their machines.
-var Metadata = prefixes("169.254.169.254/32", "169.254.170.2/32", "169.254.170.23/32", "100.100.100.200/32", "fd00:ec2::254/128", "fd00:ec2::23/128", "fd20:ce::254/128")
+// metadata are the addresses at which clouds give credentials to their machines.
+var metadata = prefixes("169.254.169.254/32", "169.254.170.2/32", "169.254.170.23/32", "100.100.100.200/32", "fd00:ec2::254/128", "fd00:ec2::23/128", "fd20:ce::254/128")
 
 func prefixes(list ...string) (p []netip.Prefix) {
 	for _, s := range list {
@@ -46,7 +46,7 @@ func Public(p netip.Prefix) bool {
 // Answerable reports whether a name may have an address. private is Match.Private: without it the address must be
 // public. An address of IPv4 that is written as one of IPv6 is none of IPv4.
 func Answerable(a netip.Addr, private bool) bool {
-	if !a.IsValid() || a.Zone() != "" || within(never, a) || within(Metadata, a) {
+	if !a.IsValid() || a.Zone() != "" || within(never, a) || within(metadata, a) {
 		return false
 	}
 	return private || !within(special, a)

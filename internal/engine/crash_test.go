@@ -64,7 +64,8 @@ func everything(ctx context.Context, n *enginetest.Node, img core.Image, tag str
 		return err
 	}
 	sb, err := client.CreateSandbox(ctx, core.SandboxConfig{
-		Key: core.Key("pod" + tag), Namespaces: core.Namespaces{Net: shared, IPC: shared, UTS: shared, PID: shared},
+		Network: core.NetworkConfig{Egress: []string{"api.example.com"}},
+		Key:     core.Key("pod" + tag), Namespaces: core.Namespaces{Net: shared, IPC: shared, UTS: shared, PID: shared},
 	})
 	if err != nil {
 		return err
@@ -101,6 +102,9 @@ func everything(ctx context.Context, n *enginetest.Node, img core.Image, tag str
 		if err := client.Attachments.Attach(ctx, sb.ID, core.Attachment{Network: network}); err != nil {
 			return err
 		}
+	}
+	if err := client.Attachments.Restrict(ctx, sb.ID, []string{"internet"}); err != nil {
+		return err
 	}
 	if err := client.Attachments.Detach(ctx, sb.ID, core.NetworkDefault); err != nil {
 		return err

@@ -117,7 +117,7 @@ func (w *world) actions() map[string]func(*rapid.T) {
 	return map[string]func(*rapid.T){
 		"create sandbox": func(r *rapid.T) {
 			shared := core.Namespace{Mode: core.Shared}
-			cfg := core.SandboxConfig{Key: w.key(), Namespaces: core.Namespaces{Net: shared, IPC: shared, UTS: shared}}
+			cfg := core.SandboxConfig{Key: w.key(), Namespaces: core.Namespaces{Net: shared, IPC: shared, UTS: shared}, Network: core.NetworkConfig{Egress: rapid.SampledFrom([][]string{nil, {"none"}}).Draw(r, "egress")}}
 			if rapid.Bool().Draw(r, "pid") {
 				cfg.Namespaces.PID = shared
 			}
@@ -186,6 +186,11 @@ func (w *world) actions() map[string]func(*rapid.T) {
 			sb := w.pickSandbox(r)
 			network := rapid.SampledFrom(append(enginetest.FurtherNetworks(), core.NetworkDefault)).Draw(r, "network")
 			fine(r, "detach", w.do(func(ctx context.Context) error { return n.As(sb.Owner).Attachments.Detach(ctx, sb.ID, network) }), errdefs.IsNotFound, errdefs.IsFailedPrecondition)
+		},
+		"restrict": func(r *rapid.T) {
+			sb := w.pickSandbox(r)
+			list := rapid.SampledFrom([][]string{{"none"}, {"api.example.com"}, nil}).Draw(r, "list")
+			fine(r, "restrict", w.do(func(ctx context.Context) error { return n.As(sb.Owner).Attachments.Restrict(ctx, sb.ID, list) }), errdefs.IsFailedPrecondition)
 		},
 		"exec": func(r *rapid.T) {
 			c := w.pickContainer(r)

@@ -95,10 +95,8 @@ func (v view) newSandboxBuild(cfg core.SandboxConfig) (*sandboxBuild, error) {
 	if err := v.e.joins().Resolve(owner, &cfg); err != nil {
 		return nil, fmt.Errorf("create sandbox: %w", err)
 	}
-	if v.e.o.Egress != nil {
-		if err := v.e.o.Egress.Complete(owner, &cfg); err != nil {
-			return nil, fmt.Errorf("create sandbox: %w", err)
-		}
+	if err := v.e.All().Attachments.Complete(owner, &cfg); err != nil {
+		return nil, fmt.Errorf("create sandbox: %w", err)
 	}
 	cfg.Durable = cfg.Durable && v.e.o.Return != nil
 	anyRuntime := cfg.Runtime == ""

@@ -54,7 +54,7 @@ func (l lists) restrict(ctx context.Context, req core.NetworkRequest, st core.Ne
 	if len(st.Egress) == 0 {
 		return l.unrestrict(ctx, ns, req, st)
 	}
-	rules, err := l.rules(st)
+	rules, err := l.rules(req.Config, st)
 	if err != nil {
 		return before, err
 	}
@@ -80,8 +80,8 @@ func (l lists) unrestrict(ctx context.Context, ns *os.File, req core.NetworkRequ
 }
 
 // egressRules returns the rules of a sandbox's list.
-func (l lists) rules(st core.NetworkStatus) (nft.Egress, error) {
-	list, learn, err := egress.ParseOrLearn(st.Egress)
+func (l lists) rules(cfg core.NetworkConfig, st core.NetworkStatus) (nft.Egress, error) {
+	list, learn, err := egress.ParseOrLearn(cfg.Egress)
 	if err != nil {
 		return nft.Egress{}, fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
 	}
@@ -109,12 +109,12 @@ func (l lists) cluster(st core.NetworkStatus) (list []netip.Prefix) {
 }
 
 // restriction returns the list of a sandbox for its name server; nil for none.
-func (l lists) restriction(st core.NetworkStatus) *names.Restriction {
-	if len(st.Egress) == 0 {
+func (l lists) restriction(cfg core.NetworkConfig, st core.NetworkStatus) *names.Restriction {
+	if len(cfg.Egress) == 0 {
 		return nil
 	}
-	_, learn, _ := egress.ParseOrLearn(st.Egress)
-	r := &names.Restriction{List: st.Egress, Cluster: l.cluster(st), Learn: learn}
+	_, learn, _ := egress.ParseOrLearn(cfg.Egress)
+	r := &names.Restriction{List: cfg.Egress, Cluster: l.cluster(st), Learn: learn}
 	if learn {
 		r.List = []string{egress.None}
 	}
@@ -140,7 +140,7 @@ func (l lists) restore(ctx context.Context, live []core.NetworkRequest) error {
 
 // checkEgress returns FailedPrecondition if another program has changed the rules of a sandbox's list.
 func (l lists) check(req core.NetworkRequest) error {
-	rules, err := l.rules(req.Last)
+	rules, err := l.rules(req.Config, req.Last)
 	if err != nil {
 		return err
 	}

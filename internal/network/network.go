@@ -242,7 +242,7 @@ func (n *Network) Setup(ctx context.Context, req core.NetworkRequest) (core.Netw
 
 func (n *Network) setup(ctx context.Context, req core.NetworkRequest) (core.NetworkStatus, error) {
 	st, err := n.connect(ctx, req)
-	if err != nil || len(req.Config.Egress) == 0 {
+	if err != nil || len(req.Config.Egress) == 0 || req.Namespace == "" { // without a namespace it is in another sandbox's network
 		return st, err
 	}
 	st.Egress = nil
@@ -287,7 +287,7 @@ func (n *Network) Check(ctx context.Context, req core.NetworkRequest) error {
 	case netconf.StatusNone:
 		err = kernel.CheckLoopback(req.Namespace)
 	}
-	if err == nil && len(req.Last.Egress) > 0 {
+	if err == nil && len(req.Config.Egress) > 0 && slices.Contains([]string{string(netconf.ModeBuiltin), string(netconf.ModeCNI), netconf.StatusNone}, req.Last.Mode) {
 		err = n.lists.check(req)
 	}
 	if err != nil {

@@ -23,8 +23,9 @@ const dnsPort = 53
 
 // box says how the name server of a sandbox answers.
 func (n *Network) box(req core.NetworkRequest, st core.NetworkStatus) names.Box {
-	b := names.Box{Sandbox: req.Sandbox, Namespace: req.Namespace, Egress: n.lists.restriction(st)}
-	out := st.Mode == string(netconf.ModeCNI) // its plugins need not say which interfaces they have made
+	b := names.Box{Sandbox: req.Sandbox, Namespace: req.Namespace, Egress: n.lists.restriction(req.Config, st)}
+	// CNI's plugins need not name the interfaces that they have made. Nomad gives a network to a sandbox without one of ours.
+	out := st.Mode == string(netconf.ModeCNI) || st.Mode == netconf.StatusNone && len(req.Config.Egress) > 0
 	for _, a := range st.Interfaces {
 		if _, ok := core.OverlayName(a.Network); ok {
 			// An interface with open ports is on the ingress network, which has no names.
@@ -55,10 +56,8 @@ type resolver struct{ n *Network }
 
 func (r resolver) Release(ctx context.Context, req core.NetworkRequest, _ string) error {
 	err := r.n.names.Drop(ctx, req.Sandbox)
-	if len(req.Config.Egress) > 0 {
-		if gone := os.Remove(r.n.EgressLog(req.Sandbox)); !errors.Is(gone, fs.ErrNotExist) {
-			err = errors.Join(err, gone)
-		}
+	if gone := os.Remove(r.n.EgressLog(req.Sandbox)); !errors.Is(gone, fs.ErrNotExist) {
+		err = errors.Join(err, gone)
 	}
 	return err
 }

@@ -1,3 +1,2 @@
-// Package egress has the tests of egress lists on the whole node: containers of all faces, whose connections are compared with
-// those of containers without a list.
+// Package egress has the tests of egress lists on the whole node. Each compares containers with a list to those without one.
 package egress

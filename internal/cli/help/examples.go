@@ -72,6 +72,11 @@ func exampleOf() map[string]string {
 		"volume rm":      "longshore volume rm data",
 		"volume prune":   "longshore volume prune -f",
 
+		"egress":             "longshore egress log web",
+		"egress show":        "longshore egress show web",
+		"egress set":         "longshore egress set web api.example.com:443 '*.packages.example'",
+		"egress log":         "longshore egress log web",
+		"egress learn":       "longshore egress learn web",
 		"network":            "longshore network ls",
 		"network create":     "longshore network create back\nlongshore run -d --name db --network back redis",
 		"network ls":         "longshore network ls -q",

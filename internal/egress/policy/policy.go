@@ -119,7 +119,16 @@ func (p *Policy) of(owner core.Owner, labels map[string]string) rule {
 
 // Complete implements core.EgressPolicy.
 func (p *Policy) Complete(owner core.Owner, cfg *core.SandboxConfig) error {
-	if label, ok := cfg.Labels[core.EgressLabel]; ok && len(cfg.Network.Egress) == 0 {
+	label, labelled := cfg.Labels[core.EgressLabel]
+	net := cfg.Namespaces.Net
+	// A sandbox in another one's network is under that one's list, which it has from the engine.
+	if (net.Mode == core.Joined || net.Mode == core.Adopted) && (net.Holder != "" || len(cfg.Network.Egress) > 0) {
+		if labelled {
+			return fmt.Errorf("label %s: the sandbox uses the network of another one, whose list counts: %w", core.EgressLabel, errdefs.ErrInvalidArgument)
+		}
+		return nil
+	}
+	if labelled && len(cfg.Network.Egress) == 0 {
 		if cfg.Network.Egress = egress.Split(label); len(cfg.Network.Egress) == 0 {
 			return fmt.Errorf("label %s: the list is empty; %q permits nothing: %w", core.EgressLabel, egress.None, errdefs.ErrInvalidArgument)
 		}
@@ -129,11 +138,8 @@ func (p *Policy) Complete(owner core.Owner, cfg *core.SandboxConfig) error {
 	if err != nil {
 		return err
 	}
-	// A sandbox in another one's network is under that one's list.
-	switch mode := cfg.Namespaces.Net.Mode; {
-	case len(list) == 0 || mode == core.Shared:
-	case mode == core.Joined && !own:
-		list = nil
+	switch {
+	case len(list) == 0 || net.Mode == core.Shared:
 	case own:
 		return fmt.Errorf("an egress list needs a network of the sandbox's own: with the network of the host or of somebody else it cannot be enforced: %w", errdefs.ErrInvalidArgument)
 	default:

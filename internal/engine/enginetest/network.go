@@ -151,6 +151,15 @@ func (n *Network) Detach(ctx context.Context, req core.NetworkRequest, network s
 	return st, nil
 }
 
+// anyList is a core.EgressPolicy that permits every list.
+type anyList struct{}
+
+func (anyList) Complete(core.Owner, *core.SandboxConfig) error { return nil }
+
+func (anyList) Narrow(_ core.Owner, _ map[string]string, list []string) ([]string, error) {
+	return list, nil
+}
+
 // Restrict records the list of a sandbox.
 func (n *Network) Restrict(ctx context.Context, req core.NetworkRequest) (core.NetworkStatus, error) {
 	if err := n.check(ctx, "Restrict"); err != nil {
@@ -194,6 +203,7 @@ func (n *Network) Recover(ctx context.Context, live []core.NetworkRequest) error
 	defer n.lock.Unlock()
 	for _, req := range live {
 		if delete(n.held, req.Sandbox); len(req.Last.Interfaces) > 0 {
+			req.Last.Egress = req.Config.Egress
 			n.held[req.Sandbox] = req.Last
 		}
 	}

@@ -89,7 +89,7 @@ func Fakes(tb testing.TB) *Node {
 	n.Roots = &Roots{images: n.Images, mounts: map[string][]core.Mount{}}
 	n.Options = engine.Options{
 		Store: state.NewMemory(0), Runtimes: []core.Runtime{n.Runtime}, Supervisor: n.Supervisor, Images: n.Images,
-		Network: n.Network, Pinner: n.Pinner, Cgroups: n.Cgroups, Roots: n.Roots, Volumes: vols, OOMLog: n.OOMLog, Sleeper: n.Sleeper, Policies: []core.Policy{n.Policy},
+		Network: n.Network, Pinner: n.Pinner, Cgroups: n.Cgroups, Roots: n.Roots, Volumes: vols, OOMLog: n.OOMLog, Sleeper: n.Sleeper, Egress: anyList{}, Policies: []core.Policy{n.Policy},
 		State: filepath.Join(dir, "state"), Init: "/usr/libexec/longshore-keeper",
 	}
 	n.Options.Return, n.Options.Joins = n.returner, n.joiner

@@ -27,6 +27,13 @@ func (v Verbs) Arrange(ctx context.Context, sandbox core.ID, want core.SandboxCo
 	if err := (joins.Table{Records: v.Scope.Records}).Resolve(sb.Owner, &cfg); err != nil {
 		return fmt.Errorf("arrange the network of sandbox %s: %w", sandbox.Short(), err)
 	}
+	cfg.Labels = sb.Labels
+	if mode := cfg.Namespaces.Net.Mode; mode == core.Shared && sb.Config.Namespaces.Net.Mode == mode {
+		cfg.Network.Egress = sb.Config.Network.Egress
+	}
+	if err := v.Complete(sb.Owner, &cfg); err != nil {
+		return fmt.Errorf("arrange the network of sandbox %s: %w", sandbox.Short(), err)
+	}
 	err = v.record(sandbox, "", "", func(sb *core.Sandbox) { sb.Config, sb.Data = cfg, want.Data })
 	if err == nil && cfg.Durable {
 		err = v.Scope.Store.Sync()

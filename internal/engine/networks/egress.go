@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 
@@ -78,13 +79,61 @@ func (v Verbs) restrict(ctx context.Context, sandbox core.ID, list []string) err
 	return v.refreshed(ctx, sandbox, pass)
 }
 
+// Complete gives a new sandbox its egress list. One in another sandbox's network has that one's, and its programs the same
+// restrictions: they could change the rules of both. Errors are those of core.EgressPolicy.
+func (v Verbs) Complete(owner core.Owner, cfg *core.SandboxConfig) error {
+	net := &cfg.Namespaces.Net
+	if net.Mode == core.Joined || net.Mode == core.Adopted {
+		if len(cfg.Network.Egress) > 0 {
+			return fmt.Errorf("egress: the sandbox uses the network of another one, whose list counts: %w", errdefs.ErrInvalidArgument)
+		}
+		list, err := v.listOf(*net)
+		if err != nil {
+			return err
+		}
+		cfg.Network.Egress = list
+	}
+	if v.Egress != nil {
+		return v.Egress.Complete(owner, cfg)
+	}
+	if len(cfg.Network.Egress) > 0 {
+		return fmt.Errorf("egress: this agent enforces no lists: %w", errdefs.ErrNotImplemented)
+	}
+	return nil
+}
+
+// listOf returns the list of the sandbox that has a network namespace, nil if none of ours has it.
+func (v Verbs) listOf(net core.Namespace) (list []string, err error) {
+	at, _ := os.Stat(net.Path) // a joined one has no path yet
+	err = v.Scope.Store.View(func(tx core.Tx) error {
+		for sb := range tx.Sandboxes().Stored("") {
+			have := sb.Config.Namespaces.Net
+			if len(sb.Config.Network.Egress) == 0 || have.Mode != core.Shared {
+				continue
+			}
+			same := sb.ID == net.Holder
+			if info, err := os.Stat(have.Path); err == nil && at != nil {
+				same = same || os.SameFile(at, info)
+			}
+			if same {
+				list = sb.Config.Network.Egress
+			}
+		}
+		return nil
+	})
+	return list, err
+}
+
 // maxNote bounds the list in an event.
 const maxNote = 1000
 
-// running reports whether a container of a sandbox has processes, or one that waits for its start.
+// running reports whether a container in the network of a sandbox has processes, or one that waits for its start.
 func (v Verbs) running(sandbox core.ID) bool {
 	runs := false
 	_ = v.Scope.Store.View(func(tx core.Tx) error {
+		for other := range tx.Sandboxes().Stored("") {
+			runs = runs || other.Config.Namespaces.Net.Holder == sandbox
+		}
 		for c := range tx.StoredOf(sandbox) {
 			rests := c.State == core.ContainerCreated && c.Config.Rest != nil
 			runs = runs || c.State != core.ContainerExited && !rests

@@ -100,6 +100,11 @@ func sandboxNamespaces(cfg *v1.PodSandboxConfig, sb *core.SandboxConfig) error {
 	if err := usersWish(cfg, sb); err != nil {
 		return err
 	}
+	if list, ok := cfg.GetAnnotations()[EgressAnnotation]; ok {
+		if sb.Network.Egress = strings.Fields(list); len(sb.Network.Egress) == 0 {
+			return invalid.Errorf("annotation %s: the list is empty; none permits nothing", EgressAnnotation)
+		}
+	}
 	if wish, ok := cfg.GetAnnotations()[SleepAnnotation]; ok {
 		var err error
 		if sb.SleepAfter, err = core.SleepAfter(wish); err != nil {
@@ -111,6 +116,9 @@ func sandboxNamespaces(cfg *v1.PodSandboxConfig, sb *core.SandboxConfig) error {
 
 // SleepAnnotation is the annotation of a pod with containers that sleep when they have been idle for so long: "10m".
 const SleepAnnotation = "longshore.io/sleep-after"
+
+// EgressAnnotation is the annotation of a pod with an egress list. Spaces separate its entries.
+const EgressAnnotation = "longshore.io/egress"
 
 // UsersAnnotation is the annotation of a pod that needs the node's user ids although engine.userns is auto: "host". A kubelet's
 // request does not tell a pod with hostUsers: true from one that says nothing.

@@ -28,8 +28,6 @@ type gate struct {
 // gateTime bounds the wait for the kernel's answer.
 var gateTime = unix.Timeval{Sec: 2}
 
-func (g *gate) close() { _ = g.socket.Close() }
-
 // Of the kernel's linux/netfilter/nf_tables.h and nfnetlink.h.
 const (
 	nftMsgNewSetElem = 12
@@ -130,7 +128,7 @@ func exchange(fd int, batch []byte, first, last uint32) error {
 	var failure error
 	for seen := uint32(0); ; {
 		n, _, err := unix.Recvfrom(fd, buf, 0)
-		if err == unix.EINTR { //nolint:errorlint // an errno
+		if err == unix.EINTR {
 			continue
 		}
 		if err != nil {

@@ -49,15 +49,6 @@ func newJournal(file *os.File) *journal {
 	return j
 }
 
-func (j *journal) close() {
-	if j == nil {
-		return
-	}
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	_ = j.file.Close()
-}
-
 func (j *journal) refusedName(name, reason string) {
 	j.add(egress.Record{Kind: egress.RecordRefusedName, Name: name, Reason: reason}, "n "+name+" "+reason)
 }
@@ -160,7 +151,7 @@ func (j *journal) add(r egress.Record, key string) {
 func (j *journal) cutLocked() {
 	tail := make([]byte, keepJournal)
 	n, err := j.file.ReadAt(tail, j.size-keepJournal)
-	if err != nil && err != io.EOF { //nolint:errorlint // ReadAt returns it as it is
+	if err != nil && err != io.EOF {
 		n = 0
 	}
 	tail = tail[:n]

@@ -28,9 +28,6 @@ const (
 // egressPriority puts the rules behind translations of destinations, and behind the rules of other programs.
 var egressPriority = nftables.ChainPriorityRef(10)
 
-// dnsPorts are those of DNS, DNS over TLS and QUIC, multicast DNS and LLMNR. Only an entry that names one opens it.
-var dnsPorts = []egress.Ports{{First: 53, Last: 53}, {First: 853, Last: 853}, {First: 5353, Last: 5353}, {First: 5355, Last: 5355}}
-
 // Egress is the content of the table of Restrict.
 type Egress struct {
 	List    *egress.List
@@ -103,7 +100,7 @@ func (b egressBuild) layout() error {
 			return err
 		}
 	}
-	metadata, err := b.nets("metadata", b.closed())
+	metadata, err := b.nets("metadata", b.List.Closed())
 	if err != nil {
 		return err
 	}
@@ -166,15 +163,6 @@ func disjoint(list []netip.Prefix) []netip.Prefix {
 		}
 	}
 	return kept
-}
-
-// closed returns the addresses of metadata that no entry names. A range of more than a link is no name of them.
-func (b egressBuild) closed() []netip.Prefix {
-	return slices.DeleteFunc(slices.Clone(egress.Metadata), func(p netip.Prefix) bool {
-		return slices.ContainsFunc(b.List.Entries, func(e egress.Entry) bool {
-			return e.Net.IsValid() && e.Net.Contains(p.Addr()) && e.Net.Bits() >= p.Bits()/2
-		})
-	})
 }
 
 // services returns a chain for each service, which accepts its destinations.
@@ -275,7 +263,7 @@ func (b egressBuild) out(metadata [2]*nftables.Set) [][]expr.Any {
 	for _, all := range []bool{false, true} {
 		if all {
 			for _, proto := range []byte{unix.IPPROTO_TCP, unix.IPPROTO_UDP} {
-				for _, p := range dnsPorts {
+				for _, p := range egress.DNSPorts() {
 					rules = append(rules, seq(l4proto(proto), portIn(p), refuse))
 				}
 			}

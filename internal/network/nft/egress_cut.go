@@ -90,8 +90,7 @@ func (e Egress) permits(proto uint8, to netip.AddrPort, open map[openName]bool) 
 		proto = egress.ICMP
 	}
 	a := to.Addr().Unmap()
-	b := egressBuild{Egress: e}
-	for _, p := range b.closed() {
+	for _, p := range e.List.Closed() {
 		if p.Contains(a) {
 			return false
 		}
@@ -130,7 +129,7 @@ func isDNS(proto uint8, port uint16) bool {
 	if proto != unix.IPPROTO_TCP && proto != unix.IPPROTO_UDP {
 		return false
 	}
-	for _, p := range dnsPorts {
+	for _, p := range egress.DNSPorts() {
 		if p.First == port {
 			return true
 		}

@@ -126,6 +126,9 @@ func (l Launch) SandboxConfig() (core.SandboxConfig, error) {
 	}
 	cfg := core.SandboxConfig{Key: core.Key(l.ID), Hostname: l.Container.GetHostname(), Resources: res, SELinux: &core.SELinux{}}
 	cfg.Namespaces.Net.Mode, cfg.Namespaces.UTS.Mode, cfg.Namespaces.IPC.Mode = core.Host, core.Host, core.Shared
+	if list, ok := l.label(core.EgressLabel); ok {
+		cfg.Labels = map[string]string{core.EgressLabel: list}
+	}
 	if cfg.Hostname != "" {
 		cfg.Namespaces.UTS.Mode = core.Shared
 	}

@@ -29,7 +29,7 @@ func Fields() []schema.Field {
 	fields = append(fields, schema.Field{Name: "entrypoint", Kind: schema.Words}, schema.Field{Name: "shm_size", Kind: schema.Size})
 	fields = append(fields, podmanFields()...)
 	fields = append(fields, keys(schema.Strings, "args", "cap_add", "cap_drop", "dns_servers", "dns_search_domains", "dns_options",
-		"extra_hosts", "group_add", "ports", "security_opt", "tmpfs", "volumes", "cdi_devices", "network_aliases")...)
+		"extra_hosts", "group_add", "ports", "egress", "security_opt", "tmpfs", "volumes", "cdi_devices", "network_aliases")...)
 	fields = append(fields, keys(schema.Bool, "force_pull", "privileged", "readonly_rootfs", "init", "tty", "interactive", "cpu_hard_limit", "auth_soft_fail", "advertise_ipv6_address")...)
 	fields = append(fields, keys(schema.Number, "pids_limit", "cpu_cfs_period", "memory_hard_limit", "oom_score_adj", "container_exists_attempts")...)
 	return append(fields, keys(schema.Map, "env", "labels", "sysctl", "ulimit", "storage_opt", "port_map")...)

@@ -30,6 +30,7 @@ type Task struct {
 	Hostname    string
 	Env, Labels map[string]string
 	SleepAfter  time.Duration // 0: never
+	Egress      []string      // the egress list; empty: the node's
 
 	Network             string // "", host, none, bridge, task:NAME
 	Ports               []string
@@ -126,7 +127,7 @@ func Parse(data []byte, rootfs string) (Task, error) {
 	t := Task{
 		// Docker's driver lets an image's name begin as a URL.
 		Image: strings.TrimPrefix(strings.TrimPrefix(v.String("image"), "https://"), "docker://"), Rootfs: v.String("rootfs"), Hostname: v.String("hostname"),
-		Env: v.Map("env"), Labels: v.Map("labels"), Ports: v.Strings("ports"), ExtraHosts: v.Strings("extra_hosts"),
+		Env: v.Map("env"), Labels: v.Map("labels"), Ports: v.Strings("ports"), Egress: v.Strings("egress"), ExtraHosts: v.Strings("extra_hosts"),
 		DNS:        DNS{v.Strings("dns_servers"), v.Strings("dns_search_domains"), v.Strings("dns_options")},
 		Privileged: v.Bool("privileged"), CapAdd: v.Strings("cap_add"), CapDrop: v.Strings("cap_drop"), Groups: v.Strings("group_add"),
 		ReadOnly: v.Bool("readonly_rootfs"), Init: v.Bool("init"), TTY: v.Bool("tty"), Stdin: v.Bool("interactive"),

@@ -58,6 +58,7 @@ func (a Task) Sandbox() (core.SandboxConfig, error) {
 			return cfg, fmt.Errorf("config.security_opt: %w", err)
 		}
 	}
+	cfg.Network.Egress = a.Conf.Egress
 	cfg.Namespaces.UTS.Mode = core.Shared
 	// A task sees which of Nomad's cgroups it is in, as with Nomad's own drivers.
 	cfg.Namespaces.Cgroup.Mode = core.Host
