@@ -52,11 +52,13 @@ type box struct {
 	patience time.Duration                                // for one server
 	wait     func(ctx context.Context, networks []string) // before the first question; nil for no wait
 
-	mu   sync.Mutex // guards asks, limit, files
+	mu   sync.Mutex // guards asks, limit, files, limits
 	asks asks
 	// limit filters questions and answers; nil for a sandbox without an egress list.
 	limit *restricted
 	files []*os.File // of limit
+	// limits is closed and replaced with limit.
+	limits chan struct{}
 }
 
 // asks are the networks with names that a sandbox sees, and the servers for all other questions.
@@ -75,7 +77,7 @@ func newBox(udp net.PacketConn, tcp net.Listener, a asks, answer answerer, p *po
 	ctx, cancel := context.WithCancelCause(context.Background())
 	return &box{
 		udp: udp, tcp: tcp, ctx: ctx, cancel: cancel, asks: a, answer: answer, patience: upstreamTime, budget: newBudget(p),
-		forwards: make(chan struct{}, maxForwarded), streams: make(chan struct{}, maxStreams),
+		limits: make(chan struct{}), forwards: make(chan struct{}, maxForwarded), streams: make(chan struct{}, maxStreams),
 	}
 }
 
@@ -160,9 +162,7 @@ func (b *box) packets() {
 // begin returns the answer to a question that the zones have, or that the sandbox's list refuses. Otherwise then forwards the
 // question and returns the answer.
 func (b *box) begin(question []byte, network string) (answer []byte, then func([]byte) []byte, err error) {
-	b.mu.Lock()
-	a, limit := b.asks, b.limit
-	b.mu.Unlock()
+	a, limit := b.ready()
 	answer, err = b.answer(a.networks, question, network == "tcp")
 	if err != nil {
 		return nil, nil, err
@@ -185,11 +185,35 @@ func (b *box) begin(question []byte, network string) (answer []byte, then func([
 	return limit.pass(q, question, answer, true), nil, nil
 }
 
+// ready returns the networks, servers and filter of the next question. A new process gets a filter's socket for the rules just
+// after the filter. Questions wait for it, for a limited time.
+func (b *box) ready() (asks, *restricted) {
+	late := time.NewTimer(zonesTime)
+	defer late.Stop()
+	for {
+		b.mu.Lock()
+		a, limit, limits := b.asks, b.limit, b.limits
+		b.mu.Unlock()
+		if limit == nil || limit.gate != nil {
+			return a, limit
+		}
+		select {
+		case <-limits:
+		case <-late.C:
+			return a, limit
+		case <-b.ctx.Done():
+			return a, limit
+		}
+	}
+}
+
 // limited sets the filter of the sandbox's egress list, with its files, and closes those of the last one.
 func (b *box) limited(r *restricted, files []*os.File) {
 	b.mu.Lock()
 	old := b.files
 	b.limit, b.files = r, files
+	close(b.limits)
+	b.limits = make(chan struct{})
 	b.mu.Unlock()
 	closeAll(old)
 }

@@ -1,6 +1,8 @@
 package networktest
 
 import (
+	"encoding/binary"
+	"io"
 	"net"
 	"net/netip"
 	"strings"
@@ -49,11 +51,25 @@ func NewWorld(t testing.TB, addrs ...string) *World {
 	if err != nil {
 		t.Fatal(err)
 	}
+	l, err := net.Listen("tcp", WorldDNS+":53")
+	if err != nil {
+		t.Fatal(err)
+	}
 	done := make(chan struct{})
 	t.Cleanup(func() {
-		_ = conn.Close()
+		_, _ = conn.Close(), l.Close()
 		<-done
 	})
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			w.stream(c)
+			_ = c.Close()
+		}
+	}()
 	go func() {
 		defer close(done)
 		buf := make([]byte, 4096)
@@ -68,6 +84,20 @@ func NewWorld(t testing.TB, addrs ...string) *World {
 		}
 	}()
 	return w
+}
+
+// stream answers one question over TCP.
+func (w *World) stream(c net.Conn) {
+	var size [2]byte
+	if _, err := io.ReadFull(c, size[:]); err != nil {
+		return
+	}
+	question := make([]byte, binary.BigEndian.Uint16(size[:]))
+	if _, err := io.ReadFull(c, question); err != nil {
+		return
+	}
+	answer := w.answer(question)
+	_, _ = c.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(answer))), answer...))
 }
 
 // Set sets the records of a name: addresses, or the name that it is an alias of.
@@ -90,12 +120,16 @@ func (w *World) Set(name string, values ...string) {
 
 func (w *World) answer(question []byte) []byte {
 	var m dnsmessage.Message
-	if m.Unpack(question) != nil || len(m.Questions) != 1 {
+	if m.Unpack(question) != nil || len(m.Questions) == 0 {
 		return nil
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	for _, q := range m.Questions[1:] {
+		w.asked = append(w.asked, strings.ToLower(strings.TrimSuffix(q.Name.String(), ".")))
+	}
 	q := m.Questions[0]
+	m.Questions = m.Questions[:1]
 	m.Response, m.RecursionAvailable, m.Additionals = true, true, nil
 	name := strings.ToLower(strings.TrimSuffix(q.Name.String(), "."))
 	w.asked = append(w.asked, name)
