@@ -96,12 +96,16 @@ func netfilter(flags int) (*os.File, error) {
 	return os.NewFile(uintptr(fd), "netfilter"), nil
 }
 
+// reportsSize bounds a message of the kernel with reports.
+const reportsSize = 4096
+
 // bindReports makes the socket receive the reports of egress.Group.
 func bindReports(socket *os.File) error {
 	const (
 		config      = unix.NFNL_SUBSYS_ULOG<<8 | 1 // NFULNL_MSG_CONFIG
 		attrCommand = 1
 		attrMode    = 2
+		attrSize    = 3 // of a message with several reports
 		attrFlush   = 4 // hundredths of a second
 		bind        = 1
 		copyPacket  = 2
@@ -109,6 +113,7 @@ func bindReports(socket *os.File) error {
 	body := binary.BigEndian.AppendUint16([]byte{unix.AF_UNSPEC, 0}, egress.Group)
 	body = append(body, attribute(attrCommand, []byte{bind})...)
 	body = append(body, attribute(attrMode, append(binary.BigEndian.AppendUint32(nil, 64), copyPacket, 0))...)
+	body = append(body, attribute(attrSize, binary.BigEndian.AppendUint32(nil, reportsSize))...)
 	body = append(body, attribute(attrFlush, binary.BigEndian.AppendUint32(nil, 10))...)
 	g := gate{}
 	raw, err := socket.SyscallConn()

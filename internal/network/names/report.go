@@ -14,7 +14,7 @@ import (
 
 // reports reads the kernel's reports of a sandbox's connections and writes them to its journal, until the socket is closed.
 func reports(socket *os.File, j *journal) {
-	buf := make([]byte, 64<<10)
+	buf := make([]byte, 2*reportsSize)
 	for {
 		n, err := socket.Read(buf)
 		if errors.Is(err, unix.ENOBUFS) { // reports were lost, and the counter of the rules has them

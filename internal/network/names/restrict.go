@@ -76,10 +76,39 @@ type opening struct {
 	again bool
 }
 
+// lists has parsed lists by their entries: most sandboxes of a node have equal ones.
+type lists struct {
+	mu  sync.Mutex // guards all
+	all map[string]*egress.List
+}
+
+var parsed lists
+
+// maxLists bounds the parsed lists that are kept for further sandboxes.
+const maxLists = 64
+
+func (l *lists) get(entries []string) (*egress.List, error) {
+	key := strings.Join(entries, " ")
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if list, ok := l.all[key]; ok {
+		return list, nil
+	}
+	list, err := egress.Parse(entries)
+	if err != nil {
+		return nil, err
+	}
+	if l.all == nil || len(l.all) >= maxLists {
+		l.all = map[string]*egress.List{}
+	}
+	l.all[key] = list
+	return list, nil
+}
+
 // restrict returns the filter of a restriction. gate is nil until the agent has sent the socket: nothing is opened, and
 // nothing answered, before.
 func restrict(w Restriction, gate opener, log *journal) (*restricted, error) {
-	list, err := egress.Parse(w.List)
+	list, err := parsed.get(w.List)
 	if err != nil {
 		return nil, err
 	}

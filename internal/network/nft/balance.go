@@ -139,6 +139,16 @@ func dialIn(namespace *os.File) (*nftables.Conn, error) {
 	return c, nil
 }
 
+// dialOnce opens a connection for one transaction in a namespace. hangUp closes it behind the caller's back: before that the kernel
+// frees the objects of earlier transactions, which takes milliseconds.
+func dialOnce(namespace *os.File) (c *nftables.Conn, hangUp func(), err error) {
+	c, err = nftables.New(nftables.AsLasting(), nftables.WithSockOptions(bigBuffers), nftables.WithNetNSFd(int(namespace.Fd())))
+	if err != nil {
+		return nil, nil, fmt.Errorf("open nftables: %w", err)
+	}
+	return c, func() { go func() { _ = c.CloseLasting() }() }, nil
+}
+
 func (b *Balancer) table() *nftables.Table {
 	return &nftables.Table{Name: balanceTable, Family: nftables.TableFamilyINet}
 }

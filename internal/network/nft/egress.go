@@ -51,13 +51,16 @@ func Restrict(namespace *os.File, e Egress) error {
 }
 
 func restrict(namespace *os.File, e Egress, logs bool) error {
-	c, err := dialIn(namespace)
+	c, hangUp, err := dialOnce(namespace)
 	if err != nil {
 		return err
 	}
+	defer hangUp()
 	table := &nftables.Table{Name: egress.Table, Family: nftables.TableFamilyINet}
-	c.AddTable(table)
-	c.DelTable(table)
+	if !absent(c, table) {
+		c.AddTable(table)
+		c.DelTable(table)
+	}
 	b := egressBuild{Egress: e, c: c, table: c.AddTable(table), logs: logs}
 	if err := b.layout(); err != nil {
 		return fmt.Errorf("build table %s: %w", egress.Table, err)

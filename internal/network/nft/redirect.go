@@ -18,13 +18,16 @@ const redirectTable = "longshore-names"
 // Redirect redirects packets of a network namespace to port 53 of addr, UDP and TCP, to other ports
 // of the same address. A second call replaces the first.
 func Redirect(namespace *os.File, addr netip.Addr, udp, tcp uint16) error {
-	c, err := nftables.New(nftables.WithNetNSFd(int(namespace.Fd())))
+	c, hangUp, err := dialOnce(namespace)
 	if err != nil {
-		return fmt.Errorf("open nftables: %w", err)
+		return err
 	}
+	defer hangUp()
 	table := &nftables.Table{Name: redirectTable, Family: nftables.TableFamilyIPv4}
-	c.AddTable(table)
-	c.DelTable(table)
+	if !absent(c, table) {
+		c.AddTable(table)
+		c.DelTable(table)
+	}
 	c.AddTable(table)
 	chain := c.AddChain(&nftables.Chain{
 		Table: table, Name: chainOutput, Type: nftables.ChainTypeNAT, Hooknum: nftables.ChainHookOutput, Priority: nftables.ChainPriorityNATDest,
