@@ -127,6 +127,7 @@ func (n *node) sleeper() core.Sleeper {
 	n.rests = sleep.New(sleep.Options{
 		Program: path, Root: filepath.Join(n.cfg.Agent.Root, "sleep"), State: filepath.Join(n.cfg.Agent.State, "sleep"),
 		Cgroups: n.cgroups, Holder: n.keeper.Held(), Limit: n.cfg.Sleep.MaxBytes, Reserve: n.cfg.Sleep.MinFreeBytes, Logger: n.log,
+		Thawed: n.metrics.Thawed, Woken: n.metrics.Woken,
 	})
 	return n.rests
 }

@@ -103,8 +103,7 @@ func (n *node) nodeStats(ctx context.Context) obs.Node {
 		}
 	}
 	if n.rests != nil {
-		s := n.rests.Stats()
-		f.Wakes, f.WakeFaults, f.WakeTime = s.Wakes, s.Faults, s.Took
+		f.WakeFaults = n.rests.Faults()
 	}
 	for o, k := range count {
 		o.N = k

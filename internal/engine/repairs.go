@@ -17,7 +17,7 @@ import (
 func (e *Engine) node() *survey.Node {
 	return &survey.Node{
 		Records: e.records.Records, Runtimes: e.o.Runtimes, Supervisor: e.o.Supervisor, Images: e.o.Images, Network: e.o.Network,
-		Pinner: e.o.Pinner, Cgroups: e.o.Cgroups, Roots: e.o.Roots, Volumes: &e.volumes, State: e.o.State,
+		Pinner: e.o.Pinner, Cgroups: e.o.Cgroups, Roots: e.o.Roots, Volumes: &e.volumes, Sleeper: e.o.Sleeper, State: e.o.State,
 		Bundles: filepath.Dir(e.bundle("x")), Sandboxes: filepath.Dir(e.sandboxDir("x")), Repairs: repairs{e},
 	}
 }

@@ -16,6 +16,8 @@ type Metrics struct {
 	requests *prometheus.HistogramVec
 	panics   *prometheus.CounterVec
 	stages   *prometheus.HistogramVec
+	thawed   prometheus.Histogram
+	wakes    prometheus.Histogram
 	stage    sync.Map // of a face and a stage → its prometheus.Observer, because a lookup by labels hashes them
 	store    *prometheus.HistogramVec
 	pulled   prometheus.Counter
@@ -39,10 +41,8 @@ type Node struct {
 	Head uint64
 	// LostOutput counts bytes of output that no sink took.
 	LostOutput uint64
-	// SleepingBytes is the memory that sleeping containers have freed. Wakes, WakeTime and WakeFaults are sums over the
-	// complete wakes.
-	SleepingBytes, Wakes, WakeFaults uint64
-	WakeTime                         time.Duration
+	// SleepingBytes is the memory that sleeping containers have freed. WakeFaults is a sum over the complete wakes.
+	SleepingBytes, WakeFaults uint64
 }
 
 // Objects counts one kind of object of one owner in one state.
@@ -76,7 +76,13 @@ func New(o Options) *Metrics {
 			Name: "longshore_image_pulled_bytes_total", Help: "Bytes of layers and configs that pulls have fetched from registries.",
 		}),
 	}
-	m.registry.MustRegister(m.requests, m.panics, m.stages, m.store, m.pulled,
+	m.thawed = prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name: "longshore_wake_latency_seconds", Help: "How long it took until the processes of a sleeping container ran again.", Buckets: durations(),
+	})
+	m.wakes = prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name: "longshore_wake_seconds", Help: "How long it took after a wake until all pages of a container were restored.", Buckets: durations(),
+	})
+	m.registry.MustRegister(m.requests, m.panics, m.stages, m.store, m.pulled, m.thawed, m.wakes,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	if o.Version != "" {
 		info := prometheus.NewGauge(prometheus.GaugeOpts{
@@ -125,6 +131,20 @@ func (m *Metrics) StoreTransaction(kind string, took time.Duration) {
 	}
 }
 
+// Thawed records how long a wake took until the processes ran, and Woken until all of their memory was restored.
+func (m *Metrics) Thawed(took time.Duration) {
+	if m != nil {
+		m.thawed.Observe(took.Seconds())
+	}
+}
+
+// Woken is described with Thawed.
+func (m *Metrics) Woken(took time.Duration) {
+	if m != nil {
+		m.wakes.Observe(took.Seconds())
+	}
+}
+
 // Pulled counts bytes fetched from registries.
 func (m *Metrics) Pulled(n int64) {
 	if m != nil && n > 0 {
@@ -142,7 +162,7 @@ const nodeTimeout = 5 * time.Second
 type nodeCollector struct {
 	node                        func(context.Context) Node
 	objects, memory, head, lost *prometheus.Desc
-	sleeping, wakes, faults     *prometheus.Desc
+	sleeping, faults            *prometheus.Desc
 }
 
 func newNodeCollector(node func(context.Context) Node) *nodeCollector {
@@ -154,13 +174,12 @@ func newNodeCollector(node func(context.Context) Node) *nodeCollector {
 		lost:    prometheus.NewDesc("longshore_keeper_lost_output_bytes_total", "Output of containers that no sink took.", nil, nil),
 
 		sleeping: prometheus.NewDesc("longshore_sleeping_bytes", "Memory that sleeping containers have freed.", nil, nil),
-		wakes:    prometheus.NewDesc("longshore_wake_seconds", "How long it took after a wake until all pages of a container were restored.", nil, nil),
 		faults:   prometheus.NewDesc("longshore_wake_faults_total", "Accesses that waited for a page after a wake.", nil, nil),
 	}
 }
 
 func (c *nodeCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.objects, c.memory, c.head, c.lost, c.sleeping, c.wakes, c.faults} {
+	for _, d := range []*prometheus.Desc{c.objects, c.memory, c.head, c.lost, c.sleeping, c.faults} {
 		ch <- d
 	}
 }
@@ -183,6 +202,5 @@ func (c *nodeCollector) Collect(ch chan<- prometheus.Metric) {
 	gauge(c.head, n.Head)
 	ch <- prometheus.MustNewConstMetric(c.lost, prometheus.CounterValue, float64(n.LostOutput))
 	ch <- prometheus.MustNewConstMetric(c.sleeping, prometheus.GaugeValue, float64(n.SleepingBytes))
-	ch <- prometheus.MustNewConstSummary(c.wakes, n.Wakes, n.WakeTime.Seconds(), nil)
 	ch <- prometheus.MustNewConstMetric(c.faults, prometheus.CounterValue, float64(n.WakeFaults))
 }

@@ -84,7 +84,7 @@ func scrape(t *testing.T, m *Metrics) string {
 
 func TestMetricsShowTheMinimumSet(t *testing.T) {
 	m := New(Options{Version: "1.2.3", Node: func(context.Context) Node {
-		return Node{Objects: []Objects{{"cri", "sandbox", "ready", 3}}, KeeperBytes: 5, NestBytes: 6, Head: 7, LostOutput: 1, SleepingBytes: 9, Wakes: 2, WakeTime: 3 * time.Second, WakeFaults: 4}
+		return Node{Objects: []Objects{{"cri", "sandbox", "ready", 3}}, KeeperBytes: 5, NestBytes: 6, Head: 7, LostOutput: 1, SleepingBytes: 9, WakeFaults: 4}
 	}})
 	usage := connlimit.Usage{Options: connlimit.Options{Name: "cri", Max: 9}, Open: 2, ClosedIdle: 3, ClosedUnauthenticated: 4, Refused: 5}
 	if err := m.Register(Connections(func() []connlimit.Usage { return []connlimit.Usage{usage} })); err != nil {
@@ -97,6 +97,8 @@ func TestMetricsShowTheMinimumSet(t *testing.T) {
 	m.Stage("cri", "create.checkout", time.Millisecond)
 	m.StoreTransaction("update", time.Millisecond)
 	m.Pulled(42)
+	m.Thawed(20 * time.Millisecond)
+	m.Woken(3 * time.Second)
 	body := scrape(t, m)
 	for _, want := range []string{
 		`longshore_request_duration_seconds_bucket{code="OK",face="cri",op="Version",le="0.001"} 1`,
@@ -105,7 +107,7 @@ func TestMetricsShowTheMinimumSet(t *testing.T) {
 		`longshore_image_pulled_bytes_total 42`, `longshore_build_info{version="1.2.3"} 1`,
 		`longshore_engine_objects{kind="sandbox",owner="cri",state="ready"} 3`,
 		`longshore_keeper_memory_bytes{kind="keeper"} 5`, `longshore_keeper_memory_bytes{kind="nest"} 6`,
-		`longshore_event_log_head 7`, `longshore_sleeping_bytes 9`, `longshore_wake_seconds_sum 3`, `longshore_wake_seconds_count 2`, `longshore_wake_faults_total 4`,
+		`longshore_event_log_head 7`, `longshore_sleeping_bytes 9`, `longshore_wake_seconds_bucket{le="2.5"} 0`, `longshore_wake_seconds_sum 3`, `longshore_wake_latency_seconds_bucket{le="0.025"} 1`, `longshore_wake_faults_total 4`,
 		`longshore_keeper_lost_output_bytes_total 1`,
 		`longshore_connections_open{socket="cri"} 2`, `longshore_connections_limit{socket="cri"} 9`,
 		`longshore_connections_closed_total{reason="idle",socket="cri"} 3`, `longshore_connections_closed_total{reason="unauthenticated",socket="cri"} 4`,
@@ -125,6 +127,8 @@ func TestNilMetricsCountNothing(t *testing.T) {
 	m.Stage("a", "b", 0)
 	m.StoreTransaction("view", 0)
 	m.Pulled(1)
+	m.Thawed(1)
+	m.Woken(1)
 }
 
 func TestHealthTellsWhyNot(t *testing.T) {

@@ -38,18 +38,21 @@ type Options struct {
 	// system stay free.
 	Limit, Reserve uint64
 	Logger         *slog.Logger
+	// Thawed gets the time from a wake until the processes ran, and Woken until all pages were restored. Both may be nil.
+	Thawed, Woken func(took time.Duration)
 }
 
 // Sleeper implements core.Sleeper.
 type Sleeper struct {
 	o Options
 
-	mu    sync.Mutex                 // guards kept, wakes, bells, hot, stats
+	mu    sync.Mutex                 // guards kept, wakes, bells, hot, faults
 	kept  map[core.ID][]int          // descriptors of address spaces, beside the holder's
 	wakes map[core.ID]*waking        // page servers
 	bells map[core.ID]*doorbell.Bell // of containers that are watched
 	hot   map[core.ID]*hot           // the pages that are restored first
-	stats Stats
+
+	faults uint64 // of all complete wakes
 }
 
 var _ core.Sleeper = (*Sleeper)(nil)
@@ -59,17 +62,11 @@ func New(o Options) *Sleeper {
 	return &Sleeper{o: o, kept: map[core.ID][]int{}, wakes: map[core.ID]*waking{}, bells: map[core.ID]*doorbell.Bell{}, hot: map[core.ID]*hot{}}
 }
 
-// Stats are the sums over all complete wakes since the start of the agent.
-type Stats struct {
-	Wakes, Faults, Pages uint64
-	Took                 time.Duration // until all pages were restored
-}
-
-// Stats returns the sums.
-func (s *Sleeper) Stats() Stats {
+// Faults returns how many faults all complete wakes since the start of the agent had.
+func (s *Sleeper) Faults() uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.stats
+	return s.faults
 }
 
 // holdPrefix starts the names in the holder, and perName is how many descriptors it keeps under each.

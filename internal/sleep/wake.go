@@ -69,6 +69,9 @@ func (s *Sleeper) Wake(ctx context.Context, id core.ID, cgroup core.CgroupRef, d
 	if err := s.o.Cgroups.Freeze(ctx, cgroup, false); err != nil {
 		return err
 	}
+	if s.o.Thawed != nil {
+		s.o.Thawed(time.Since(w.since))
+	}
 	go w.follow() //nolint:gosec // it outlives the request
 	return nil
 }
@@ -271,11 +274,11 @@ func (w *waking) finish(woken core.Woken, touched []pages.Touch) {
 	}
 	w.s.mu.Lock()
 	w.s.hot[w.id] = hot // until the container ends
-	w.s.stats.Wakes++
-	w.s.stats.Faults += woken.Faults
-	w.s.stats.Pages += woken.Pages
-	w.s.stats.Took += woken.Took
+	w.s.faults += woken.Faults
 	w.s.mu.Unlock()
+	if w.s.o.Woken != nil {
+		w.s.o.Woken(woken.Took)
+	}
 	w.done(woken)
 }
 

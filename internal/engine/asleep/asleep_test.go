@@ -244,3 +244,37 @@ func TestTheNextAgentContinues(t *testing.T) {
 		t.Errorf("files of a removed container: %v, %v", ids, err)
 	}
 }
+
+// TestCheckSeesMemoryWithoutASleep: files of a container that does not sleep, and a sleeping container without files.
+func TestCheckSeesMemoryWithoutASleep(t *testing.T) {
+	r := newRig(t)
+	if err := r.by.Rests.Sleep(t.Context(), r.c.ID); err != nil {
+		t.Fatal(err)
+	}
+	r.Clean()
+	if err := errors.Join(r.Sleeper.Forget(t.Context(), r.c.ID), stored(t, r, "gone")); err != nil {
+		t.Fatal(err)
+	}
+	found, err := r.Engine.Check(t.Context())
+	if err != nil || len(found) != 2 {
+		t.Fatalf("%v, %v", found, err)
+	}
+	for i, want := range []string{"missing container " + string(r.c.ID) + ": it sleeps, and its memory is gone", "orphan memory of container gone: the container does not sleep"} {
+		if found[i].String() != want {
+			t.Errorf("%q", found[i])
+		}
+	}
+	if _, err := r.Engine.Reclaim(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := r.Sleeper.Asleep(t.Context()); err != nil || len(left) > 0 {
+		t.Errorf("still stored: %v, %v", left, err)
+	}
+}
+
+// stored gives the sleeper files of a container.
+func stored(t *testing.T, r *rig, id core.ID) error {
+	t.Helper()
+	_, err := r.Sleeper.Watch(t.Context(), id, "", func() {})
+	return err
+}

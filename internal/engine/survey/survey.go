@@ -32,9 +32,10 @@ type Node struct {
 	Cgroups    core.Cgroups
 	Roots      core.Roots
 	Volumes    *volumes.Table
-	State      string // the directory below which mounts are looked for
-	Bundles    string // has a directory for each container and each init
-	Sandboxes  string // has a directory for each sandbox
+	Sleeper    core.Sleeper // may be nil
+	State      string       // the directory below which mounts are looked for
+	Bundles    string       // has a directory for each container and each init
+	Sandboxes  string       // has a directory for each sandbox
 	Repairs    Repairs
 }
 
@@ -106,6 +107,8 @@ type Survey struct {
 	dirs      []core.ID
 	procs     map[core.Ref]core.Supervised
 	quiet     map[core.Ref]core.Process
+	// storedFirst and storedLast are the containers with memory in files, before and after the records were read.
+	storedFirst, storedLast map[core.ID]bool
 
 	sandboxes  map[core.ID]core.Sandbox
 	containers map[core.ID]core.Container
@@ -181,7 +184,12 @@ func (n *Node) Take(ctx context.Context) (*Survey, error) {
 		errs = append(errs, fmt.Errorf("list cgroups: %w", walkErr))
 	}
 	s.quiet = n.Repairs.Quiet()
+	if s.storedFirst, err = n.stored(ctx); err != nil {
+		errs = append(errs, err)
+	}
 	s.sandboxes, s.containers, err = all(n.Records)
+	errs = append(errs, err)
+	s.storedLast, err = n.stored(ctx)
 	return s, errors.Join(append(errs, err)...)
 }
 
@@ -223,6 +231,7 @@ func (s *Survey) Compare() []Finding {
 	s.orphanFiles()
 	s.orphanHoldings()
 	s.volumeMounts()
+	s.sleeps()
 	return s.found
 }
 
