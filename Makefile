@@ -7,7 +7,7 @@ help: ## list the targets
 	@awk -F':.*## ' '/^##@ /{printf "\n%s\n", substr($$0, 5)} /^[a-z0-9-]+:.*## /{printf "  %-18s %s\n", $$1, $$2}' Makefile
 
 .PHONY: help build demo check test race root-test fuzz lint proto weakened changelog install install-hub deb release release-check release-arm64 \
-	clean chaos kills sleeps upgrades streams damages removals board overlay-stages e2e-hub attack exchanges seizures \
+	clean chaos kills egress sleeps upgrades streams damages removals board overlay-stages e2e-hub attack exchanges seizures \
 	e2e-cri e2e-cri2017 e2e-kubelet e2e-cluster e2e-nomad e2e-nomad-recover e2e-nomad-vm e2e-mesos \
 	e2e-mesosgo e2e-swarm e2e-swarm-vm e2e-swarmkit e2e-gossip e2e-kata e2e-kata-client e2e-kata-vm \
 	e2e-kata-stress e2e-kata-figures e2e-oci e2e-cli e2e-docker e2e-dockerclients e2e-docker-beside e2e-servers vm-test vm-kube vm-conformance vm-systemd vm-profiles vm-powercut vm-services \
@@ -124,6 +124,9 @@ damages: build ## damage 200 files of a running node, and kill repairs and commi
 
 removals: build ## remove ten thousand sandboxes, by one, four and sixteen workers
 	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_REMOVALS=10000 $(GO) test -timeout 60m -count=1 -v -run Removals ./test/node
+
+egress: build ## kill agent, name server and keeper fifty times each under the traffic of an egress list, and run clients with their lists
+	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_EGRESS_KILLS=50 LONGSHORE_EGRESS_PROGRAMS=all $(GO) test -timeout 60m -count=1 -v -run 'TestKilledUnderTraffic|TestProgramsUnderTheirLists' ./test/egress
 
 board: build ## kill agent and keeper fifty times while programs use the board
 	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_BOARD_KILLS=50 $(GO) test -timeout 30m -count=1 -v -run TestTheBoardWhileAgentAndKeeperDie ./test/node
@@ -294,7 +297,7 @@ vm-services: build ## reboot a node with twelve services twenty times and cut it
 root-parents: build weakened ## the root tests on a hardened and a loosened host (KINDS=, PACKAGES=, RUN=)
 	for kind in $(or $(KINDS),hardened loosened); do CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_TEST_PARALLEL=1 LONGSHORE_TEST_HOST=$$kind LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_WEAK_BIN=$(CURDIR)/bin/weakened $(GO) test -p 1 -parallel 3 -count=1 -timeout 30m $(if $(RUN),-run $(RUN)) $(or $(PACKAGES),$$(grep -rl --include='*_root_test.go' --exclude-dir=e2e . internal test | xargs -n1 dirname | sort -u | sed 's|^|./|')) || exit; done
 
-test-long: root-parents bench-network e2e-cli e2e-dockerclients e2e-servers programs chaos kills sleeps upgrades overlay-stages streams removals damages exchanges seizures board e2e-hub e2e-kata-stress e2e-swarm e2e-swarmkit e2e-swarm-vm e2e-gossip vm-test vm-systemd vm-profiles vm-powercut vm-services release-check release-arm64 fuzz ## the targets that do not fit into test
+test-long: root-parents bench-network e2e-cli e2e-dockerclients e2e-servers programs chaos kills sleeps upgrades overlay-stages streams removals damages exchanges seizures egress board e2e-hub e2e-kata-stress e2e-swarm e2e-swarmkit e2e-swarm-vm e2e-gossip vm-test vm-systemd vm-profiles vm-powercut vm-services release-check release-arm64 fuzz ## the targets that do not fit into test
 
 programs: build ## Debian's programs, unmodified, with user namespaces by default and without
 	hack/programs.sh .cache/programs
