@@ -72,29 +72,31 @@ type node struct {
 	metrics *obs.Metrics
 	limits  *connlimit.Table
 	// unanswered counts the questions of each sandbox that the name server did not answer.
-	unanswered unanswered
-	store      *state.Store
-	keeper     *keeper.Client
-	images     *image.Store
-	board      *broker.Client
-	boardAPI   *boardAPI
-	rests      *sleep.Sleeper  // nil if no container can sleep
-	modules    modules         // nil if compiled modules cannot be kept
-	programs   *programs.Store // nil without CRI's API of 2017
-	network    *network.Network
-	cgroups    cgroup.Delegating
-	runtimes   runtimes
-	spare      *pin.Spare
-	reserves   reserves
-	binary     string       // the keeper's
-	release    func() error // removes the native runtime's shared files
-	engine     *engine.Engine
-	solo       *solo.Node // the containers of the control API and of Docker's
-	users      *users.Table
-	nri        *nri.Host   // nil without a socket for plugins
-	swarm      *swarm.Face // nil without the face
-	control    *control.Server
-	criu       criuProbe
+	unanswered perSandbox
+	// refused counts the names and connections of each sandbox that its egress list refused.
+	refused  perSandbox
+	store    *state.Store
+	keeper   *keeper.Client
+	images   *image.Store
+	board    *broker.Client
+	boardAPI *boardAPI
+	rests    *sleep.Sleeper  // nil if no container can sleep
+	modules  modules         // nil if compiled modules cannot be kept
+	programs *programs.Store // nil without CRI's API of 2017
+	network  *network.Network
+	cgroups  cgroup.Delegating
+	runtimes runtimes
+	spare    *pin.Spare
+	reserves reserves
+	binary   string       // the keeper's
+	release  func() error // removes the native runtime's shared files
+	engine   *engine.Engine
+	solo     *solo.Node // the containers of the control API and of Docker's
+	users    *users.Table
+	nri      *nri.Host   // nil without a socket for plugins
+	swarm    *swarm.Face // nil without the face
+	control  *control.Server
+	criu     criuProbe
 	// scrapes is the handler of CRI's metrics of pods; nil until that face exists.
 	scrapes atomic.Pointer[http.Handler]
 	// recovered is closed when the engine has recovered.

@@ -128,7 +128,7 @@ func (n *node) observe() error {
 	if err := n.metrics.Register(obs.Connections(n.limits.Usage)); err != nil {
 		return fmt.Errorf("agent: metrics of connections: %w", err)
 	}
-	if err := n.metrics.Register(obs.UnansweredNames(n.unanswered.load)); err != nil {
+	if err := errors.Join(n.metrics.Register(obs.UnansweredNames(n.unanswered.load)), n.metrics.Register(obs.RefusedEgress(n.refused.load))); err != nil {
 		return fmt.Errorf("agent: metrics of the name server: %w", err)
 	}
 	if err := n.metrics.Register(&n.findings); err != nil {
@@ -180,7 +180,7 @@ func (n *node) openNetwork(open *closers) (err error) {
 		Holder: n.keeper.Held(),
 		Names: &names.Options{Dir: filepath.Join(run, "names"), Command: []string{"/proc/self/exe", names.Arg}, Holder: n.keeper.Held(), Started: func(ctx context.Context, pid int) {
 			settle(ctx, n.log, fmt.Sprintf("longshore-names-%d.scope", pid), pid)
-		}, Unanswered: n.unanswered.store},
+		}, Unanswered: n.unanswered.store, Refused: n.refused.store},
 	}); err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 	"github.com/longshore/longshore/internal/cli/base"
+	"github.com/longshore/longshore/internal/cli/egress"
 	"github.com/longshore/longshore/internal/cli/present"
 )
 
@@ -70,6 +71,9 @@ func writeWhy(w io.Writer, resp *longshorev1.WhyResponse) error {
 	}
 	for _, warning := range c.GetWarnings() {
 		t.Fact("warning", "%s", base.Printable(warning))
+	}
+	for _, r := range resp.GetRefused() {
+		t.Fact("refused", "%s", egress.Line(r))
 	}
 	for i, l := range au.GetTail() {
 		if i == 0 {

@@ -6,11 +6,14 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/egress"
 )
 
@@ -45,22 +48,28 @@ func (s *networkServer) EgressLog(ctx context.Context, req *longshorev1.EgressLo
 		return nil, err
 	}
 	resp := &longshorev1.EgressLogResponse{List: sb.Config.Network.Egress}
-	if s.srv.o.EgressLog == nil {
+	resp.Records, err = s.srv.egressLog(sb.ID)
+	return resp, err
+}
+
+// egressLog returns the records of a sandbox.
+func (s *Server) egressLog(id core.ID) (list []*longshorev1.EgressRecord, err error) {
+	if s.o.EgressLog == nil {
 		return nil, fmt.Errorf("this agent has no egress logs: %w", errdefs.ErrNotImplemented)
 	}
-	f, err := os.Open(s.srv.o.EgressLog(sb.ID))
+	f, err := os.Open(s.o.EgressLog(id))
 	if errors.Is(err, fs.ErrNotExist) {
-		return resp, nil
+		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = f.Close() }()
-	list, err := egress.Records(f)
+	records, err := egress.Records(f)
 	if err != nil {
 		return nil, err
 	}
-	for _, r := range list {
+	for _, r := range records {
 		out := &longshorev1.EgressRecord{
 			Time: timestamppb.New(r.Time), Kind: r.Kind, Name: r.Name, Protocol: r.Proto, Port: uint32(r.Port), Uid: r.UID, Count: uint32(max(r.Count, 0)), Reason: r.Reason,
 		}
@@ -70,7 +79,26 @@ func (s *networkServer) EgressLog(ctx context.Context, req *longshorev1.EgressLo
 		for _, a := range r.Addrs {
 			out.Addresses = append(out.Addresses, a.String())
 		}
-		resp.Records = append(resp.Records, out)
+		list = append(list, out)
 	}
-	return resp, nil
+	return list, nil
+}
+
+// reportDelay bounds the time from a refusal to its record: the kernel reports several at once.
+const reportDelay = time.Second
+
+// maxRefused is the number of refusals in the answer to why.
+const maxRefused = 5
+
+// lastRefused returns the last refusals before a container's end, or until now.
+func (s *Server) lastRefused(c *core.Container) ([]*longshorev1.EgressRecord, error) {
+	list, err := s.egressLog(c.Sandbox)
+	if err != nil {
+		return nil, err
+	}
+	list = slices.DeleteFunc(list, func(r *longshorev1.EgressRecord) bool {
+		refused := r.GetKind() == egress.RecordRefused || r.GetKind() == egress.RecordRefusedName
+		return !refused || c.Main.Autopsy != nil && r.GetTime().AsTime().After(c.Main.Autopsy.Exit.At.Add(reportDelay))
+	})
+	return list[max(0, len(list)-maxRefused):], nil
 }

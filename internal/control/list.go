@@ -187,6 +187,11 @@ func (s *containerServer) Why(ctx context.Context, req *longshorev1.WhyRequest) 
 		return nil, err
 	}
 	resp.Start = view.Start(&sb, &c)
+	if len(sb.Config.Network.Egress) > 0 {
+		if resp.Refused, err = s.srv.lastRefused(&c); err != nil {
+			return nil, err
+		}
+	}
 	// The keeper no longer counts for an ended process: its autopsy has the number.
 	resp.LostBytes = max(resp.GetLostBytes(), resp.GetContainer().GetAutopsy().GetLostOutput())
 	return resp, nil

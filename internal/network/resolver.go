@@ -3,9 +3,7 @@ package network
 import (
 	"context"
 	"errors"
-	"io/fs"
 	"net/netip"
-	"os"
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/network/dns"
@@ -56,10 +54,7 @@ type resolver struct{ n *Network }
 
 func (r resolver) Release(ctx context.Context, req core.NetworkRequest, _ string) error {
 	err := r.n.names.Drop(ctx, req.Sandbox)
-	if gone := os.Remove(r.n.EgressLog(req.Sandbox)); !errors.Is(gone, fs.ErrNotExist) {
-		err = errors.Join(err, gone)
-	}
-	return err
+	return errors.Join(err, r.n.lists.end(req.Sandbox))
 }
 
 // Define stores a network of a user's. It chooses Subnets if there are none. The first sandbox on the network creates its

@@ -1357,7 +1357,9 @@ type WhyResponse struct {
 	Start []*StartPart `protobuf:"bytes,4,rep,name=start,proto3" json:"start,omitempty"`
 	// failed_test says how the last health check of the container's last run has failed; "" when it
 	// has not.
-	FailedTest    string `protobuf:"bytes,5,opt,name=failed_test,json=failedTest,proto3" json:"failed_test,omitempty"`
+	FailedTest string `protobuf:"bytes,5,opt,name=failed_test,json=failedTest,proto3" json:"failed_test,omitempty"`
+	// refused has the last five connections and names that its egress list refused before its end, the oldest first.
+	Refused       []*EgressRecord `protobuf:"bytes,6,rep,name=refused,proto3" json:"refused,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1425,6 +1427,13 @@ func (x *WhyResponse) GetFailedTest() string {
 		return x.FailedTest
 	}
 	return ""
+}
+
+func (x *WhyResponse) GetRefused() []*EgressRecord {
+	if x != nil {
+		return x.Refused
+	}
+	return nil
 }
 
 // StartPart is what one verb took of a container's start.
@@ -6453,7 +6462,7 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\x04json\x18\x02 \x01(\fR\x04json\" \n" +
 	"\n" +
 	"WhyRequest\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\"\xe0\x01\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"\x96\x02\n" +
 	"\vWhyResponse\x125\n" +
 	"\tcontainer\x18\x01 \x01(\v2\x17.longshore.v1.ContainerR\tcontainer\x12+\n" +
 	"\x05execs\x18\x02 \x03(\v2\x15.longshore.v1.ProcessR\x05execs\x12\x1d\n" +
@@ -6461,7 +6470,8 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"lost_bytes\x18\x03 \x01(\x04R\tlostBytes\x12-\n" +
 	"\x05start\x18\x04 \x03(\v2\x17.longshore.v1.StartPartR\x05start\x12\x1f\n" +
 	"\vfailed_test\x18\x05 \x01(\tR\n" +
-	"failedTest\"\xa3\x01\n" +
+	"failedTest\x124\n" +
+	"\arefused\x18\x06 \x03(\v2\x1a.longshore.v1.EgressRecordR\arefused\"\xa3\x01\n" +
 	"\tStartPart\x12\x12\n" +
 	"\x04verb\x18\x01 \x01(\tR\x04verb\x12*\n" +
 	"\x02at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x0e\n" +
@@ -7014,7 +7024,8 @@ var file_longshore_v1_container_proto_goTypes = []any{
 	nil,                            // 88: longshore.v1.CreateRequest.AnnotationsEntry
 	(*timestamppb.Timestamp)(nil),  // 89: google.protobuf.Timestamp
 	(*durationpb.Duration)(nil),    // 90: google.protobuf.Duration
-	(*NetworkAttachment)(nil),      // 91: longshore.v1.NetworkAttachment
+	(*EgressRecord)(nil),           // 91: longshore.v1.EgressRecord
+	(*NetworkAttachment)(nil),      // 92: longshore.v1.NetworkAttachment
 }
 var file_longshore_v1_container_proto_depIdxs = []int32{
 	89,  // 0: longshore.v1.Sandbox.created:type_name -> google.protobuf.Timestamp
@@ -7042,117 +7053,118 @@ var file_longshore_v1_container_proto_depIdxs = []int32{
 	1,   // 22: longshore.v1.WhyResponse.container:type_name -> longshore.v1.Container
 	18,  // 23: longshore.v1.WhyResponse.execs:type_name -> longshore.v1.Process
 	16,  // 24: longshore.v1.WhyResponse.start:type_name -> longshore.v1.StartPart
-	89,  // 25: longshore.v1.StartPart.at:type_name -> google.protobuf.Timestamp
-	17,  // 26: longshore.v1.StartPart.stages:type_name -> longshore.v1.StartStage
-	90,  // 27: longshore.v1.StartStage.took:type_name -> google.protobuf.Duration
-	89,  // 28: longshore.v1.Process.started:type_name -> google.protobuf.Timestamp
-	89,  // 29: longshore.v1.Process.finished:type_name -> google.protobuf.Timestamp
-	5,   // 30: longshore.v1.Process.autopsy:type_name -> longshore.v1.Autopsy
-	35,  // 31: longshore.v1.CreateRequest.size:type_name -> longshore.v1.Size
-	36,  // 32: longshore.v1.CreateRequest.mounts:type_name -> longshore.v1.Mount
-	4,   // 33: longshore.v1.CreateRequest.ports:type_name -> longshore.v1.Port
-	86,  // 34: longshore.v1.CreateRequest.labels:type_name -> longshore.v1.CreateRequest.LabelsEntry
-	90,  // 35: longshore.v1.CreateRequest.stop_grace:type_name -> google.protobuf.Duration
-	34,  // 36: longshore.v1.CreateRequest.dns:type_name -> longshore.v1.Dns
-	38,  // 37: longshore.v1.CreateRequest.credentials:type_name -> longshore.v1.Credentials
-	33,  // 38: longshore.v1.CreateRequest.tmpfs:type_name -> longshore.v1.Tmpfs
-	87,  // 39: longshore.v1.CreateRequest.sysctls:type_name -> longshore.v1.CreateRequest.SysctlsEntry
-	88,  // 40: longshore.v1.CreateRequest.annotations:type_name -> longshore.v1.CreateRequest.AnnotationsEntry
-	91,  // 41: longshore.v1.CreateRequest.further_networks:type_name -> longshore.v1.NetworkAttachment
-	21,  // 42: longshore.v1.CreateRequest.health:type_name -> longshore.v1.HealthCheck
-	20,  // 43: longshore.v1.CreateRequest.blkio_weight_devices:type_name -> longshore.v1.DeviceLimit
-	20,  // 44: longshore.v1.CreateRequest.device_read_bps:type_name -> longshore.v1.DeviceLimit
-	20,  // 45: longshore.v1.CreateRequest.device_write_bps:type_name -> longshore.v1.DeviceLimit
-	20,  // 46: longshore.v1.CreateRequest.device_read_iops:type_name -> longshore.v1.DeviceLimit
-	20,  // 47: longshore.v1.CreateRequest.device_write_iops:type_name -> longshore.v1.DeviceLimit
-	37,  // 48: longshore.v1.CreateRequest.images:type_name -> longshore.v1.ImageMount
-	90,  // 49: longshore.v1.HealthCheck.interval:type_name -> google.protobuf.Duration
-	90,  // 50: longshore.v1.HealthCheck.timeout:type_name -> google.protobuf.Duration
-	90,  // 51: longshore.v1.HealthCheck.start_period:type_name -> google.protobuf.Duration
-	90,  // 52: longshore.v1.HealthCheck.start_interval:type_name -> google.protobuf.Duration
-	24,  // 53: longshore.v1.DiffResponse.changes:type_name -> longshore.v1.Change
-	28,  // 54: longshore.v1.CopyOutResponse.source:type_name -> longshore.v1.CopySource
-	31,  // 55: longshore.v1.CopyInRequest.to:type_name -> longshore.v1.CopyTo
-	28,  // 56: longshore.v1.CopyTo.source:type_name -> longshore.v1.CopySource
-	41,  // 57: longshore.v1.CreateResponse.pull:type_name -> longshore.v1.PullProgress
-	40,  // 58: longshore.v1.CreateResponse.created:type_name -> longshore.v1.Created
-	90,  // 59: longshore.v1.RestartRequest.grace:type_name -> google.protobuf.Duration
-	90,  // 60: longshore.v1.StopRequest.grace:type_name -> google.protobuf.Duration
-	2,   // 61: longshore.v1.SleepResponse.rest:type_name -> longshore.v1.Rest
-	5,   // 62: longshore.v1.WaitResponse.autopsy:type_name -> longshore.v1.Autopsy
-	70,  // 63: longshore.v1.ExecRequest.start:type_name -> longshore.v1.ExecStart
-	67,  // 64: longshore.v1.ExecRequest.input:type_name -> longshore.v1.Input
-	35,  // 65: longshore.v1.Input.resize:type_name -> longshore.v1.Size
-	71,  // 66: longshore.v1.Output.started:type_name -> longshore.v1.Started
-	5,   // 67: longshore.v1.Output.exited:type_name -> longshore.v1.Autopsy
-	35,  // 68: longshore.v1.ExecStart.size:type_name -> longshore.v1.Size
-	73,  // 69: longshore.v1.AttachRequest.start:type_name -> longshore.v1.AttachStart
-	67,  // 70: longshore.v1.AttachRequest.input:type_name -> longshore.v1.Input
-	35,  // 71: longshore.v1.AttachStart.size:type_name -> longshore.v1.Size
-	89,  // 72: longshore.v1.LogsRequest.since:type_name -> google.protobuf.Timestamp
-	89,  // 73: longshore.v1.LogsRequest.until:type_name -> google.protobuf.Timestamp
-	89,  // 74: longshore.v1.LogsResponse.at:type_name -> google.protobuf.Timestamp
-	90,  // 75: longshore.v1.StatsRequest.interval:type_name -> google.protobuf.Duration
-	78,  // 76: longshore.v1.StatsResponse.containers:type_name -> longshore.v1.ContainerStats
-	89,  // 77: longshore.v1.ContainerStats.at:type_name -> google.protobuf.Timestamp
-	81,  // 78: longshore.v1.TopResponse.processes:type_name -> longshore.v1.ProcessStats
-	8,   // 79: longshore.v1.Containers.ListSandboxes:input_type -> longshore.v1.ListSandboxesRequest
-	10,  // 80: longshore.v1.Containers.ListContainers:input_type -> longshore.v1.ListContainersRequest
-	12,  // 81: longshore.v1.Containers.Inspect:input_type -> longshore.v1.InspectRequest
-	14,  // 82: longshore.v1.Containers.Why:input_type -> longshore.v1.WhyRequest
-	19,  // 83: longshore.v1.Containers.Create:input_type -> longshore.v1.CreateRequest
-	42,  // 84: longshore.v1.Containers.Start:input_type -> longshore.v1.StartRequest
-	44,  // 85: longshore.v1.Containers.Restart:input_type -> longshore.v1.RestartRequest
-	46,  // 86: longshore.v1.Containers.Stop:input_type -> longshore.v1.StopRequest
-	48,  // 87: longshore.v1.Containers.Kill:input_type -> longshore.v1.KillRequest
-	50,  // 88: longshore.v1.Containers.Rename:input_type -> longshore.v1.RenameRequest
-	52,  // 89: longshore.v1.Containers.Update:input_type -> longshore.v1.UpdateRequest
-	54,  // 90: longshore.v1.Containers.Pause:input_type -> longshore.v1.PauseRequest
-	56,  // 91: longshore.v1.Containers.Resume:input_type -> longshore.v1.ResumeRequest
-	58,  // 92: longshore.v1.Containers.Sleep:input_type -> longshore.v1.SleepRequest
-	60,  // 93: longshore.v1.Containers.Wake:input_type -> longshore.v1.WakeRequest
-	62,  // 94: longshore.v1.Containers.Remove:input_type -> longshore.v1.RemoveRequest
-	64,  // 95: longshore.v1.Containers.Wait:input_type -> longshore.v1.WaitRequest
-	66,  // 96: longshore.v1.Containers.Exec:input_type -> longshore.v1.ExecRequest
-	72,  // 97: longshore.v1.Containers.Attach:input_type -> longshore.v1.AttachRequest
-	27,  // 98: longshore.v1.Containers.CopyOut:input_type -> longshore.v1.CopyOutRequest
-	30,  // 99: longshore.v1.Containers.CopyIn:input_type -> longshore.v1.CopyInRequest
-	74,  // 100: longshore.v1.Containers.Logs:input_type -> longshore.v1.LogsRequest
-	76,  // 101: longshore.v1.Containers.Stats:input_type -> longshore.v1.StatsRequest
-	79,  // 102: longshore.v1.Containers.Top:input_type -> longshore.v1.TopRequest
-	22,  // 103: longshore.v1.Containers.Diff:input_type -> longshore.v1.DiffRequest
-	25,  // 104: longshore.v1.Containers.Commit:input_type -> longshore.v1.CommitRequest
-	9,   // 105: longshore.v1.Containers.ListSandboxes:output_type -> longshore.v1.ListSandboxesResponse
-	11,  // 106: longshore.v1.Containers.ListContainers:output_type -> longshore.v1.ListContainersResponse
-	13,  // 107: longshore.v1.Containers.Inspect:output_type -> longshore.v1.InspectResponse
-	15,  // 108: longshore.v1.Containers.Why:output_type -> longshore.v1.WhyResponse
-	39,  // 109: longshore.v1.Containers.Create:output_type -> longshore.v1.CreateResponse
-	43,  // 110: longshore.v1.Containers.Start:output_type -> longshore.v1.StartResponse
-	45,  // 111: longshore.v1.Containers.Restart:output_type -> longshore.v1.RestartResponse
-	47,  // 112: longshore.v1.Containers.Stop:output_type -> longshore.v1.StopResponse
-	49,  // 113: longshore.v1.Containers.Kill:output_type -> longshore.v1.KillResponse
-	51,  // 114: longshore.v1.Containers.Rename:output_type -> longshore.v1.RenameResponse
-	53,  // 115: longshore.v1.Containers.Update:output_type -> longshore.v1.UpdateResponse
-	55,  // 116: longshore.v1.Containers.Pause:output_type -> longshore.v1.PauseResponse
-	57,  // 117: longshore.v1.Containers.Resume:output_type -> longshore.v1.ResumeResponse
-	59,  // 118: longshore.v1.Containers.Sleep:output_type -> longshore.v1.SleepResponse
-	61,  // 119: longshore.v1.Containers.Wake:output_type -> longshore.v1.WakeResponse
-	63,  // 120: longshore.v1.Containers.Remove:output_type -> longshore.v1.RemoveResponse
-	65,  // 121: longshore.v1.Containers.Wait:output_type -> longshore.v1.WaitResponse
-	68,  // 122: longshore.v1.Containers.Exec:output_type -> longshore.v1.Output
-	68,  // 123: longshore.v1.Containers.Attach:output_type -> longshore.v1.Output
-	29,  // 124: longshore.v1.Containers.CopyOut:output_type -> longshore.v1.CopyOutResponse
-	32,  // 125: longshore.v1.Containers.CopyIn:output_type -> longshore.v1.CopyInResponse
-	75,  // 126: longshore.v1.Containers.Logs:output_type -> longshore.v1.LogsResponse
-	77,  // 127: longshore.v1.Containers.Stats:output_type -> longshore.v1.StatsResponse
-	80,  // 128: longshore.v1.Containers.Top:output_type -> longshore.v1.TopResponse
-	23,  // 129: longshore.v1.Containers.Diff:output_type -> longshore.v1.DiffResponse
-	26,  // 130: longshore.v1.Containers.Commit:output_type -> longshore.v1.CommitResponse
-	105, // [105:131] is the sub-list for method output_type
-	79,  // [79:105] is the sub-list for method input_type
-	79,  // [79:79] is the sub-list for extension type_name
-	79,  // [79:79] is the sub-list for extension extendee
-	0,   // [0:79] is the sub-list for field type_name
+	91,  // 25: longshore.v1.WhyResponse.refused:type_name -> longshore.v1.EgressRecord
+	89,  // 26: longshore.v1.StartPart.at:type_name -> google.protobuf.Timestamp
+	17,  // 27: longshore.v1.StartPart.stages:type_name -> longshore.v1.StartStage
+	90,  // 28: longshore.v1.StartStage.took:type_name -> google.protobuf.Duration
+	89,  // 29: longshore.v1.Process.started:type_name -> google.protobuf.Timestamp
+	89,  // 30: longshore.v1.Process.finished:type_name -> google.protobuf.Timestamp
+	5,   // 31: longshore.v1.Process.autopsy:type_name -> longshore.v1.Autopsy
+	35,  // 32: longshore.v1.CreateRequest.size:type_name -> longshore.v1.Size
+	36,  // 33: longshore.v1.CreateRequest.mounts:type_name -> longshore.v1.Mount
+	4,   // 34: longshore.v1.CreateRequest.ports:type_name -> longshore.v1.Port
+	86,  // 35: longshore.v1.CreateRequest.labels:type_name -> longshore.v1.CreateRequest.LabelsEntry
+	90,  // 36: longshore.v1.CreateRequest.stop_grace:type_name -> google.protobuf.Duration
+	34,  // 37: longshore.v1.CreateRequest.dns:type_name -> longshore.v1.Dns
+	38,  // 38: longshore.v1.CreateRequest.credentials:type_name -> longshore.v1.Credentials
+	33,  // 39: longshore.v1.CreateRequest.tmpfs:type_name -> longshore.v1.Tmpfs
+	87,  // 40: longshore.v1.CreateRequest.sysctls:type_name -> longshore.v1.CreateRequest.SysctlsEntry
+	88,  // 41: longshore.v1.CreateRequest.annotations:type_name -> longshore.v1.CreateRequest.AnnotationsEntry
+	92,  // 42: longshore.v1.CreateRequest.further_networks:type_name -> longshore.v1.NetworkAttachment
+	21,  // 43: longshore.v1.CreateRequest.health:type_name -> longshore.v1.HealthCheck
+	20,  // 44: longshore.v1.CreateRequest.blkio_weight_devices:type_name -> longshore.v1.DeviceLimit
+	20,  // 45: longshore.v1.CreateRequest.device_read_bps:type_name -> longshore.v1.DeviceLimit
+	20,  // 46: longshore.v1.CreateRequest.device_write_bps:type_name -> longshore.v1.DeviceLimit
+	20,  // 47: longshore.v1.CreateRequest.device_read_iops:type_name -> longshore.v1.DeviceLimit
+	20,  // 48: longshore.v1.CreateRequest.device_write_iops:type_name -> longshore.v1.DeviceLimit
+	37,  // 49: longshore.v1.CreateRequest.images:type_name -> longshore.v1.ImageMount
+	90,  // 50: longshore.v1.HealthCheck.interval:type_name -> google.protobuf.Duration
+	90,  // 51: longshore.v1.HealthCheck.timeout:type_name -> google.protobuf.Duration
+	90,  // 52: longshore.v1.HealthCheck.start_period:type_name -> google.protobuf.Duration
+	90,  // 53: longshore.v1.HealthCheck.start_interval:type_name -> google.protobuf.Duration
+	24,  // 54: longshore.v1.DiffResponse.changes:type_name -> longshore.v1.Change
+	28,  // 55: longshore.v1.CopyOutResponse.source:type_name -> longshore.v1.CopySource
+	31,  // 56: longshore.v1.CopyInRequest.to:type_name -> longshore.v1.CopyTo
+	28,  // 57: longshore.v1.CopyTo.source:type_name -> longshore.v1.CopySource
+	41,  // 58: longshore.v1.CreateResponse.pull:type_name -> longshore.v1.PullProgress
+	40,  // 59: longshore.v1.CreateResponse.created:type_name -> longshore.v1.Created
+	90,  // 60: longshore.v1.RestartRequest.grace:type_name -> google.protobuf.Duration
+	90,  // 61: longshore.v1.StopRequest.grace:type_name -> google.protobuf.Duration
+	2,   // 62: longshore.v1.SleepResponse.rest:type_name -> longshore.v1.Rest
+	5,   // 63: longshore.v1.WaitResponse.autopsy:type_name -> longshore.v1.Autopsy
+	70,  // 64: longshore.v1.ExecRequest.start:type_name -> longshore.v1.ExecStart
+	67,  // 65: longshore.v1.ExecRequest.input:type_name -> longshore.v1.Input
+	35,  // 66: longshore.v1.Input.resize:type_name -> longshore.v1.Size
+	71,  // 67: longshore.v1.Output.started:type_name -> longshore.v1.Started
+	5,   // 68: longshore.v1.Output.exited:type_name -> longshore.v1.Autopsy
+	35,  // 69: longshore.v1.ExecStart.size:type_name -> longshore.v1.Size
+	73,  // 70: longshore.v1.AttachRequest.start:type_name -> longshore.v1.AttachStart
+	67,  // 71: longshore.v1.AttachRequest.input:type_name -> longshore.v1.Input
+	35,  // 72: longshore.v1.AttachStart.size:type_name -> longshore.v1.Size
+	89,  // 73: longshore.v1.LogsRequest.since:type_name -> google.protobuf.Timestamp
+	89,  // 74: longshore.v1.LogsRequest.until:type_name -> google.protobuf.Timestamp
+	89,  // 75: longshore.v1.LogsResponse.at:type_name -> google.protobuf.Timestamp
+	90,  // 76: longshore.v1.StatsRequest.interval:type_name -> google.protobuf.Duration
+	78,  // 77: longshore.v1.StatsResponse.containers:type_name -> longshore.v1.ContainerStats
+	89,  // 78: longshore.v1.ContainerStats.at:type_name -> google.protobuf.Timestamp
+	81,  // 79: longshore.v1.TopResponse.processes:type_name -> longshore.v1.ProcessStats
+	8,   // 80: longshore.v1.Containers.ListSandboxes:input_type -> longshore.v1.ListSandboxesRequest
+	10,  // 81: longshore.v1.Containers.ListContainers:input_type -> longshore.v1.ListContainersRequest
+	12,  // 82: longshore.v1.Containers.Inspect:input_type -> longshore.v1.InspectRequest
+	14,  // 83: longshore.v1.Containers.Why:input_type -> longshore.v1.WhyRequest
+	19,  // 84: longshore.v1.Containers.Create:input_type -> longshore.v1.CreateRequest
+	42,  // 85: longshore.v1.Containers.Start:input_type -> longshore.v1.StartRequest
+	44,  // 86: longshore.v1.Containers.Restart:input_type -> longshore.v1.RestartRequest
+	46,  // 87: longshore.v1.Containers.Stop:input_type -> longshore.v1.StopRequest
+	48,  // 88: longshore.v1.Containers.Kill:input_type -> longshore.v1.KillRequest
+	50,  // 89: longshore.v1.Containers.Rename:input_type -> longshore.v1.RenameRequest
+	52,  // 90: longshore.v1.Containers.Update:input_type -> longshore.v1.UpdateRequest
+	54,  // 91: longshore.v1.Containers.Pause:input_type -> longshore.v1.PauseRequest
+	56,  // 92: longshore.v1.Containers.Resume:input_type -> longshore.v1.ResumeRequest
+	58,  // 93: longshore.v1.Containers.Sleep:input_type -> longshore.v1.SleepRequest
+	60,  // 94: longshore.v1.Containers.Wake:input_type -> longshore.v1.WakeRequest
+	62,  // 95: longshore.v1.Containers.Remove:input_type -> longshore.v1.RemoveRequest
+	64,  // 96: longshore.v1.Containers.Wait:input_type -> longshore.v1.WaitRequest
+	66,  // 97: longshore.v1.Containers.Exec:input_type -> longshore.v1.ExecRequest
+	72,  // 98: longshore.v1.Containers.Attach:input_type -> longshore.v1.AttachRequest
+	27,  // 99: longshore.v1.Containers.CopyOut:input_type -> longshore.v1.CopyOutRequest
+	30,  // 100: longshore.v1.Containers.CopyIn:input_type -> longshore.v1.CopyInRequest
+	74,  // 101: longshore.v1.Containers.Logs:input_type -> longshore.v1.LogsRequest
+	76,  // 102: longshore.v1.Containers.Stats:input_type -> longshore.v1.StatsRequest
+	79,  // 103: longshore.v1.Containers.Top:input_type -> longshore.v1.TopRequest
+	22,  // 104: longshore.v1.Containers.Diff:input_type -> longshore.v1.DiffRequest
+	25,  // 105: longshore.v1.Containers.Commit:input_type -> longshore.v1.CommitRequest
+	9,   // 106: longshore.v1.Containers.ListSandboxes:output_type -> longshore.v1.ListSandboxesResponse
+	11,  // 107: longshore.v1.Containers.ListContainers:output_type -> longshore.v1.ListContainersResponse
+	13,  // 108: longshore.v1.Containers.Inspect:output_type -> longshore.v1.InspectResponse
+	15,  // 109: longshore.v1.Containers.Why:output_type -> longshore.v1.WhyResponse
+	39,  // 110: longshore.v1.Containers.Create:output_type -> longshore.v1.CreateResponse
+	43,  // 111: longshore.v1.Containers.Start:output_type -> longshore.v1.StartResponse
+	45,  // 112: longshore.v1.Containers.Restart:output_type -> longshore.v1.RestartResponse
+	47,  // 113: longshore.v1.Containers.Stop:output_type -> longshore.v1.StopResponse
+	49,  // 114: longshore.v1.Containers.Kill:output_type -> longshore.v1.KillResponse
+	51,  // 115: longshore.v1.Containers.Rename:output_type -> longshore.v1.RenameResponse
+	53,  // 116: longshore.v1.Containers.Update:output_type -> longshore.v1.UpdateResponse
+	55,  // 117: longshore.v1.Containers.Pause:output_type -> longshore.v1.PauseResponse
+	57,  // 118: longshore.v1.Containers.Resume:output_type -> longshore.v1.ResumeResponse
+	59,  // 119: longshore.v1.Containers.Sleep:output_type -> longshore.v1.SleepResponse
+	61,  // 120: longshore.v1.Containers.Wake:output_type -> longshore.v1.WakeResponse
+	63,  // 121: longshore.v1.Containers.Remove:output_type -> longshore.v1.RemoveResponse
+	65,  // 122: longshore.v1.Containers.Wait:output_type -> longshore.v1.WaitResponse
+	68,  // 123: longshore.v1.Containers.Exec:output_type -> longshore.v1.Output
+	68,  // 124: longshore.v1.Containers.Attach:output_type -> longshore.v1.Output
+	29,  // 125: longshore.v1.Containers.CopyOut:output_type -> longshore.v1.CopyOutResponse
+	32,  // 126: longshore.v1.Containers.CopyIn:output_type -> longshore.v1.CopyInResponse
+	75,  // 127: longshore.v1.Containers.Logs:output_type -> longshore.v1.LogsResponse
+	77,  // 128: longshore.v1.Containers.Stats:output_type -> longshore.v1.StatsResponse
+	80,  // 129: longshore.v1.Containers.Top:output_type -> longshore.v1.TopResponse
+	23,  // 130: longshore.v1.Containers.Diff:output_type -> longshore.v1.DiffResponse
+	26,  // 131: longshore.v1.Containers.Commit:output_type -> longshore.v1.CommitResponse
+	106, // [106:132] is the sub-list for method output_type
+	80,  // [80:106] is the sub-list for method input_type
+	80,  // [80:80] is the sub-list for extension type_name
+	80,  // [80:80] is the sub-list for extension extendee
+	0,   // [0:80] is the sub-list for field type_name
 }
 
 func init() { file_longshore_v1_container_proto_init() }

@@ -106,7 +106,7 @@ func newLog(a *base.App) *cobra.Command {
 						_, _ = fmt.Fprintln(a.Stdout, string(line))
 						continue
 					}
-					_, _ = fmt.Fprintln(a.Stdout, lineOf(r))
+					_, _ = fmt.Fprintln(a.Stdout, Line(r))
 				}
 				return nil
 			})
@@ -130,8 +130,8 @@ func recordOf(r *longshorev1.EgressRecord) lists.Record {
 	return out
 }
 
-// lineOf is a record for people.
-func lineOf(r *longshorev1.EgressRecord) string {
+// Line is a record for people.
+func Line(r *longshorev1.EgressRecord) string {
 	line := r.GetTime().AsTime().Local().Format(time.DateTime) + "  " + r.GetKind() + "  "
 	if r.GetProtocol() != "" {
 		line += r.GetProtocol() + " "

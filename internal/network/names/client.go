@@ -55,7 +55,10 @@ type Options struct {
 	// Unanswered, unless nil, is called after each health check with the number of questions and
 	// connections of each sandbox that were dropped because of a bound.
 	Unanswered func(map[core.ID]uint64)
-	Logger     *slog.Logger
+	// Refused, unless nil, is called after each health check with the number of names and connections of each sandbox that its
+	// egress list has refused.
+	Refused func(map[core.ID]uint64)
+	Logger  *slog.Logger
 }
 
 // Client is the agent's side of the name server. It starts the process when there is something to

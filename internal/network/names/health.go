@@ -43,6 +43,9 @@ func (c *Client) healthy(conn *net.UnixConn) bool {
 		if c.o.Unanswered != nil {
 			c.o.Unanswered(resp.Unanswered)
 		}
+		if c.o.Refused != nil {
+			c.o.Refused(resp.Refused)
+		}
 		c.holdAgainLocked()
 		c.deaths = 0
 		return true

@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/net/dns/dnsmessage"
@@ -24,7 +25,8 @@ const (
 
 // journal writes the egress log of one sandbox. A nil journal writes nothing.
 type journal struct {
-	now func() time.Time
+	now     func() time.Time
+	refused atomic.Uint64 // records of refusals, those that were left out included
 
 	mu      sync.Mutex // guards file, size, seen, byAddr, written
 	file    *os.File
@@ -112,6 +114,9 @@ func (j *journal) connection(r egress.Record) {
 func (j *journal) add(r egress.Record, key string) {
 	if j == nil {
 		return
+	}
+	if r.Kind == egress.RecordRefused || r.Kind == egress.RecordRefusedName {
+		j.refused.Add(1)
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -214,6 +214,16 @@ func (b *box) setLimit(w *Restriction, files []*os.File) error {
 	return nil
 }
 
+// refusals returns the number of names and connections that the list has refused.
+func (b *box) refusals() uint64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.limit == nil || b.limit.log == nil {
+		return 0
+	}
+	return b.limit.log.refused.Load()
+}
+
 // reportsSocket returns a duplicate of the socket of the reports.
 func (b *box) reportsSocket() (*os.File, error) {
 	b.mu.Lock()

@@ -146,6 +146,12 @@ func (p *process) do(req request, files []*os.File) (resp response, err error) {
 				}
 				resp.Unanswered[id] = n
 			}
+			if n := b.refusals(); n > 0 {
+				if resp.Refused == nil {
+					resp.Refused = map[core.ID]uint64{}
+				}
+				resp.Refused[id] = n
+			}
 		}
 	case opZone:
 		p.mu.Lock()

@@ -21,7 +21,7 @@ const Protocol = 1
 
 // The operations of a request.
 const (
-	opHello = "hello" // the answer has Sandboxes, Pid and Unanswered
+	opHello = "hello" // the answer has Sandboxes, Pid, Unanswered and Refused
 	opZone  = "zone"  // Network, Zone; nil removes it
 	opPatch = "patch" // Network, Patch
 	opAdd   = "add"   // Sandbox, Networks, Upstream, Egress, Again, Wait, and two sockets
@@ -63,6 +63,8 @@ type response struct {
 	Needs bool `json:"needs,omitempty"`
 	// Unanswered counts, by sandbox, the questions and connections that were not answered because of a bound.
 	Unanswered map[core.ID]uint64 `json:"unanswered,omitempty"`
+	// Refused counts, by sandbox, the names and connections that an egress list has refused.
+	Refused map[core.ID]uint64 `json:"refused,omitempty"`
 }
 
 // maxMessage bounds a message: a network of ten thousand names is a megabyte.

@@ -6,16 +6,15 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// unanswered has, for each sandbox, the number of questions that the name server dropped because of a bound, from its
-// last report.
-type unanswered struct {
+// perSandbox has a number for each sandbox, from the last report of the name server.
+type perSandbox struct {
 	last atomic.Pointer[map[core.ID]uint64]
 }
 
-func (u *unanswered) store(all map[core.ID]uint64) { u.last.Store(&all) }
+func (u *perSandbox) store(all map[core.ID]uint64) { u.last.Store(&all) }
 
 // load returns the numbers by the ids of sandboxes.
-func (u *unanswered) load() map[string]uint64 {
+func (u *perSandbox) load() map[string]uint64 {
 	all := u.last.Load()
 	if all == nil {
 		return nil
