@@ -49,7 +49,7 @@ const (
 // Before adding one, find out who could rename the components of its path.
 var allowedByName = map[string]string{
 	"internal/engine/networks/egress.go:listOf":             orchestrators + "; only compared with the pins of namespaces",
-	"internal/control/egress.go:EgressLog":                  ownFiles,
+	"internal/control/egress.go:egressLog":                  ownFiles,
 	"internal/engine/networks/attach.go:Refresh":            ownFiles,
 	"internal/face/cri/secprofile/store.go:Open":            ownFiles,
 	"internal/face/cri/secprofile/store.go:load":            ownFiles,
