@@ -115,6 +115,12 @@ func TestAContainerReachesItsListOnly(t *testing.T) {
 		if got := must(t, n, "egress", "show", "some"); got != "other.example.com" {
 			t.Errorf("the list is %q", got)
 		}
+		n.PowerCut()
+		n.Up()
+		nodetest.Eventually(t, "the container runs again", func() bool { return must(t, n, "inspect", "-f", "{{.State.Status}}", "some") == "running" })
+		reach(t, n, "some", "other.example.com", "80", true)
+		reach(t, n, "some", "api.example.com", "443", false)
+		run("bare")
 		run("learner", "--egress", "learn")
 		reach(t, n, "learner", "other.example.com", "80", true)
 		reach(t, n, "learner", otherAddr, "443", true)
@@ -129,6 +135,7 @@ func TestAContainerReachesItsListOnly(t *testing.T) {
 			{"CAP_", "--egress internet --privileged"},
 			{"must stand alone", "--egress none --egress internet"},
 			{"a whole top-level domain", "--egress *.com"},
+			{"of another one, whose list counts", "--network container:some --label longshore.egress=internet"},
 			{"cannot end in a number", "--egress 10.0.0"},
 			{"in its form xn--", "--egress b\u00fccher.example"},
 			{"is no port", "--egress a.example:99999"},
@@ -141,7 +148,7 @@ func TestAContainerReachesItsListOnly(t *testing.T) {
 		if out, err := n.CLI("exec", "--privileged", "some", "/bin/true"); err == nil {
 			t.Errorf("a privileged exec: %s", out)
 		}
-		if out, err := n.CLI("egress", "set", "open", "internet"); err == nil || !strings.Contains(out+err.Error(), "created without one") {
+		if out, err := n.CLI("egress", "set", "bare", "internet"); err == nil || !strings.Contains(out+err.Error(), "created without one") {
 			t.Errorf("a list for a container that was created without one: %q %v", out, err)
 		}
 		n.Check()
