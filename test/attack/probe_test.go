@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"testing"
+
+	"github.com/longshore/longshore/internal/sleep/sleeptest"
 )
 
 // probeArg makes the test's program an attacker, inside a container or as another user.
@@ -14,6 +16,9 @@ const probeArg = "attack-probe"
 func TestMain(m *testing.M) {
 	if len(os.Args) > 2 && os.Args[1] == probeArg {
 		os.Exit(runProbe(os.Args[2], os.Args[3:]))
+	}
+	if sleeptest.Main(os.Args) {
+		os.Exit(0)
 	}
 	os.Exit(m.Run())
 }

@@ -12,7 +12,7 @@ import (
 
 func attempts() []attempt {
 	var all []attempt
-	for _, more := range [][]attempt{containerAttempts(), limitAttempts(), holeAttempts(), hostUserAttempts(), jobAttempts(), registryAttempts(), clientAttempts(), dockerAttempts(), overlayAttempts(), moduleAttempts(), requestAttempts(), leftAttempts(), hubAttempts(), sharedAttempts(), egressAttempts()} {
+	for _, more := range [][]attempt{containerAttempts(), limitAttempts(), holeAttempts(), hostUserAttempts(), jobAttempts(), registryAttempts(), clientAttempts(), dockerAttempts(), overlayAttempts(), moduleAttempts(), requestAttempts(), leftAttempts(), hubAttempts(), sharedAttempts(), sleepAttempts(), egressAttempts()} {
 		all = append(all, more...)
 	}
 	return slices.DeleteFunc(all, func(a attempt) bool { return a.long && rounds() == 1 })

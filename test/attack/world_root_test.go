@@ -124,6 +124,12 @@ func ownDevices(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	var st unix.Stat_t
+	if unix.Stat("/dev/userfaultfd", &st) == nil { // its number is another one on each machine
+		if err := unix.Mknod(filepath.Join(dev, "userfaultfd"), unix.S_IFCHR|0o600, int(st.Rdev)); err != nil {
+			t.Fatal(err)
+		}
+	}
 	for _, name := range []string{"pts", "shm", "mqueue"} {
 		if err := os.Mkdir(filepath.Join(dev, name), 0o755); err != nil {
 			t.Fatal(err)
@@ -167,6 +173,8 @@ func (w *world) config(dir string) string {
 	}
 	write("cdi/node.json", fmt.Sprintf(`{"cdiVersion": "0.6.0", "kind": "longshore.test/host", "devices": [{"name": "all", "containerEdits": {"mounts": [{"hostPath": %q, "containerPath": "/host", "options": ["bind", "ro"]}]}}]}`, dir))
 	return fmt.Sprintf(`cdi_dirs = [%q]
+[sleep]
+max_bytes = %d
 [images]
 retries = 0
 stall_timeout = "2s"
@@ -209,7 +217,7 @@ listen = %q
 cert = %q
 key = %q
 token_file = %q
-`, filepath.Join(dir, "cdi"), w.banned.Host+"/**", "localhost:"+port+"/**",
+`, filepath.Join(dir, "cdi"), sleepLimit, w.banned.Host+"/**", "localhost:"+port+"/**",
 		filepath.Join(dir, "docker.sock"), w.docker, cert, key, w.pki.File, w.mesos, cert, key, credentials, acls, w.files, w.metric, cert, key, write("token", "metricstoken"))
 }
 
