@@ -225,6 +225,9 @@ func TestFighters(t *testing.T) {
 			sleeptest.Traces:    {refused: "traces it"},
 			sleeptest.Signals:   {},
 			sleeptest.Forks:     {},
+			sleeptest.Huge:      {},
+			sleeptest.Shared:    {stays: "shared memory"},
+			sleeptest.Rings:     {stays: "io_uring"},
 		} {
 			addr := b.fighter(mode)
 			sum := b.ask(addr, sleeptest.Sum)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -36,7 +37,7 @@ func candidates(pid int) (areas []uffd.Range, resident map[string]uint64, err er
 			why = "areas of less than 64 KiB"
 		}
 		if why != "" {
-			resident[why] += m.anonymous
+			resident[why] += max(m.anonymous, m.stored)
 		} else {
 			areas = append(areas, m.Range)
 		}
@@ -63,7 +64,9 @@ func candidates(pid int) (areas []uffd.Range, resident map[string]uint64, err er
 type mapping struct {
 	uffd.Range
 	private, writable, file, special bool
+	memory                           bool   // it is of no file on a disk
 	anonymous                        uint64 // bytes
+	stored                           uint64 // bytes of shared or huge pages
 	flags                            string
 }
 
@@ -80,6 +83,7 @@ func parseMapping(line string) (m mapping, err error) {
 	}
 	m.Range = uffd.Range{Addr: from, Len: to - from}
 	m.private, m.writable, m.file = perms[3] == 'p', perms[:2] == "rw", inode != 0 || device != "00:00"
+	m.memory = !m.private && slices.ContainsFunc([]string{"/dev/zero", "/memfd:", "/SYSV", "/dev/shm/"}, func(of string) bool { return strings.HasPrefix(name, of) })
 	m.special = strings.HasPrefix(name, "[") && name != "[heap]" && !strings.HasPrefix(name, "[anon")
 	return m, nil
 }
@@ -92,13 +96,23 @@ func (m *mapping) detail(line string) bool {
 	}
 	switch key {
 	case "Anonymous":
-		var kib uint64
-		_, _ = fmt.Sscan(value, &kib)
-		m.anonymous = kib << 10
+		m.anonymous = kib(value)
+	case "Rss":
+		if m.memory {
+			m.stored = kib(value)
+		}
+	case "Private_Hugetlb", "Shared_Hugetlb":
+		m.stored += kib(value)
 	case "VmFlags":
 		m.flags = value
 	}
 	return true
+}
+
+// kib returns the bytes of a number of kibibytes.
+func kib(value string) (n uint64) {
+	_, _ = fmt.Sscan(value, &n)
+	return n << 10
 }
 
 // stays returns the reason why a mapping cannot be freed; "" if it can.

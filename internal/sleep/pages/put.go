@@ -225,14 +225,17 @@ func (s *sleeper) copy(limit int64) error {
 			return err
 		}
 		for _, a := range p.areas {
-			err = errors.Join(err, runs(pagemap, a, func(r uffd.Range) error {
+			err = runs(pagemap, a, func(r uffd.Range) error {
 				b := buf[:r.Len]
 				if err := p.Memory(r.Addr, b); err != nil {
 					return fmt.Errorf("read the memory of process %d at %#x: %w", p.Pid, r.Addr, err)
 				}
 				s.report.Given += r.Len
 				return s.store(w, &s.index.Spaces[i], r.Addr, b)
-			}))
+			})
+			if err != nil {
+				break
+			}
 		}
 		if err = errors.Join(err, pagemap.Close()); err != nil {
 			return err

@@ -66,7 +66,7 @@ type Report struct {
 type Resident struct {
 	Pid   int    `json:"pid"`
 	Why   string `json:"why"`
-	Bytes uint64 `json:"bytes"` // private anonymous memory
+	Bytes uint64 `json:"bytes"`
 }
 
 // maxPacket bounds a message, and maxFiles its descriptors.

@@ -21,23 +21,40 @@ const (
 	Locks     = "locks"      // it locks an area in memory
 	Signals   = "signals"    // it sends signals to itself all the time
 	Forks     = "forks"      // it forks all the time
+	Huge      = "huge"       // it has transparent huge pages
+	Hugetlb   = "hugetlb"    // it has huge pages of the machine's pool
+	Shared    = "shared"     // it has shared memory
+	Rings     = "rings"      // it has buffers that are registered with io_uring
 )
 
 // fightSize is the size of the areas of the modes.
 const fightSize = 4 << 20
 
-func fight(mode string) error {
+// fight begins a mode, and returns the memory that belongs to it.
+func fight(mode string) ([]byte, error) {
 	switch mode {
 	case OwnFaults:
-		return ownFaults()
+		return nil, ownFaults()
 	case Traces:
-		return traces()
+		return nil, traces()
 	case Locks:
-		mem, err := area()
+		mem, err := area(unix.MAP_PRIVATE)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		return unix.Mlock(mem)
+		return mem, unix.Mlock(mem)
+	case Huge:
+		mem, err := unix.Mmap(-1, 0, fightSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
+		if err == nil {
+			err = unix.Madvise(mem, unix.MADV_HUGEPAGE)
+		}
+		return fillArea(mem), err
+	case Hugetlb:
+		return area(unix.MAP_PRIVATE | unix.MAP_HUGETLB)
+	case Shared:
+		return area(unix.MAP_SHARED)
+	case Rings:
+		return rings()
 	case Signals:
 		got := make(chan os.Signal, 1)
 		signal.Notify(got, unix.SIGUSR1)
@@ -47,7 +64,7 @@ func fight(mode string) error {
 				<-got
 			}
 		}()
-		return nil
+		return nil, nil
 	case Forks:
 		for range 2 {
 			go func() {
@@ -56,18 +73,41 @@ func fight(mode string) error {
 				}
 			}()
 		}
-		return nil
+		return nil, nil
 	}
-	return fmt.Errorf("no mode %q", mode)
+	return nil, fmt.Errorf("no mode %q", mode)
 }
 
 // area returns memory with content.
-func area() ([]byte, error) {
-	mem, err := unix.Mmap(-1, 0, fightSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
+func area(flags int) ([]byte, error) {
+	mem, err := unix.Mmap(-1, 0, fightSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|flags)
+	return fillArea(mem), err
+}
+
+func fillArea(mem []byte) []byte {
 	for i := range mem {
-		mem[i] = byte(i)
+		mem[i] = byte(i + i>>12)
 	}
-	return mem, err
+	return mem
+}
+
+// rings registers a buffer with an io_uring. The kernel may write to it at any time.
+func rings() ([]byte, error) {
+	mem, err := area(unix.MAP_PRIVATE)
+	if err != nil {
+		return nil, err
+	}
+	var params [120]byte // struct io_uring_params
+	fd, _, errno := unix.Syscall(unix.SYS_IO_URING_SETUP, 4, uintptr(unsafe.Pointer(&params)), 0)
+	if errno != 0 {
+		return nil, fmt.Errorf("io_uring: %w", errno)
+	}
+	const registerBuffers = 0
+	buffer := unix.Iovec{Base: &mem[0], Len: 1 << 20}
+	if _, _, errno := unix.Syscall6(unix.SYS_IO_URING_REGISTER, fd, registerBuffers, uintptr(unsafe.Pointer(&buffer)), 1, 0, 0); errno != 0 {
+		return nil, fmt.Errorf("io_uring: register a buffer: %w", errno)
+	}
+	return mem, nil
 }
 
 // ownFaults registers an area at a userfaultfd of the program.
@@ -78,7 +118,7 @@ func ownFaults() error {
 		ioctlAPI      = 0xc018aa3f
 		ioctlRegister = 0xc020aa00
 	)
-	mem, err := area()
+	mem, err := area(unix.MAP_PRIVATE)
 	if err != nil {
 		return err
 	}

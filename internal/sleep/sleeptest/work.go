@@ -37,13 +37,16 @@ func Main(args []string) bool {
 		return false
 	}
 	mib, err := strconv.Atoi(args[3])
+	var extra [][]byte
 	for _, mode := range args[4:] {
 		if err == nil {
-			err = fight(mode)
+			var mem []byte
+			mem, err = fight(mode)
+			extra = append(extra, mem)
 		}
 	}
 	if err == nil {
-		err = serve(args[2], mib)
+		err = serve(args[2], mib, extra)
 	}
 	fmt.Fprintln(os.Stderr, err)
 	os.Exit(1)
@@ -53,14 +56,15 @@ func Main(args []string) bool {
 // work is the memory of the program.
 type work struct {
 	mu     sync.Mutex // guards random, heap, mapped
+	extra  [][]byte   // of the modes
 	random *rand.Rand
 	heap   [][]byte
 	mapped []byte
 }
 
 // serve allocates the memory and answers requests.
-func serve(addr string, mib int) error {
-	w := &work{random: rand.New(rand.NewPCG(1, uint64(os.Getpid())))}
+func serve(addr string, mib int, extra [][]byte) error {
+	w := &work{extra: extra, random: rand.New(rand.NewPCG(1, uint64(os.Getpid())))}
 	if err := w.allocate(mib << 19); err != nil {
 		return err
 	}
@@ -117,6 +121,9 @@ func (w *work) sum() string {
 		h.Write(b)
 	}
 	h.Write(w.mapped)
+	for _, b := range w.extra {
+		h.Write(b)
+	}
 	return fmt.Sprintf("%x", h.Sum(nil))
 }
 
