@@ -3,7 +3,6 @@ package sleep
 import (
 	"errors"
 	"fmt"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -46,7 +45,6 @@ func TestACrowdSleeps(t *testing.T) {
 				limit = each * uint64(awake) * 11 / 10
 				bounded(t, b.Cgroup, limit)
 			}
-			http.DefaultClient.CloseIdleConnections() // its end would wake the container
 			if _, err := b.CLI("sleep", name); err != nil {
 				log, _ := b.CLI("logs", name)
 				t.Fatalf("%v; %v; its log: %s", err, b.inspect(name), log)

@@ -197,6 +197,7 @@ func Ask(ctx context.Context, addr, request string) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	req.Close = true // the end of an idle connection would wake the program later
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		return "", err
