@@ -10,7 +10,7 @@ set -euo pipefail
   cd "$(dirname "$0")/.."
   tar=$PWD/.cache/debian12-root.tar
   [ -e "$tar" ] || {
-    mmdebstrap --quiet --variant=apt --mode=root --include=mount bookworm "$tar.part" "${LONGSHORE_DEBIAN_MIRROR:-http://deb.debian.org}/debian"
+    mmdebstrap --quiet --format=tar --variant=apt --mode=root --include=mount bookworm "$tar.part" "${LONGSHORE_DEBIAN_MIRROR:-http://deb.debian.org}/debian"
     mv "$tar.part" "$tar"
   }
   work=$(mktemp -d)
