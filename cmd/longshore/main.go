@@ -13,6 +13,7 @@ import (
 
 	"github.com/longshore/longshore/internal/agent"
 	"github.com/longshore/longshore/internal/agent/guestprogram"
+	"github.com/longshore/longshore/internal/checkpoint/criurun"
 	"github.com/longshore/longshore/internal/cli"
 	"github.com/longshore/longshore/internal/cli/node"
 	"github.com/longshore/longshore/internal/cli/service"
@@ -33,6 +34,9 @@ func main() {
 	}
 	if len(os.Args) > 1 && os.Args[1] == names.Arg {
 		os.Exit(names.Main())
+	}
+	if len(os.Args) > 1 && os.Args[1] == criurun.Arg {
+		os.Exit(criurun.Main(os.Args[2:]))
 	}
 	if len(os.Args) > 1 && os.Args[1] == broker.Arg {
 		os.Exit(broker.Main())

@@ -21,6 +21,7 @@ import (
 	"github.com/longshore/longshore/internal/adjust/cdi"
 	"github.com/longshore/longshore/internal/agent/trial"
 	"github.com/longshore/longshore/internal/cgroup"
+	"github.com/longshore/longshore/internal/checkpoint"
 	"github.com/longshore/longshore/internal/config"
 	"github.com/longshore/longshore/internal/connlimit"
 	"github.com/longshore/longshore/internal/control"
@@ -97,6 +98,8 @@ type node struct {
 	swarm    *swarm.Face // nil without the face
 	control  *control.Server
 	criu     criuProbe
+	// checkpoints stores the processes of containers.
+	checkpoints *checkpoint.Checkpointer
 	// scrapes is the handler of CRI's metrics of pods; nil until that face exists.
 	scrapes atomic.Pointer[http.Handler]
 	// recovered is closed when the engine has recovered.
@@ -176,7 +179,8 @@ func (n *node) owned() (owned []adjust.Owned) {
 
 func (n *node) controller() (*control.Server, error) {
 	return control.New(control.Options{
-		Engine: n.engine, LogDir: filepath.Join(n.cfg.Agent.Root, "logs"), Logger: n.log, Doctor: n.doctor, Check: n.check, Config: n.shownConfig,
+		Checkpoints: checkpointsOf(n),
+		Engine:      n.engine, LogDir: filepath.Join(n.cfg.Agent.Root, "logs"), Logger: n.log, Doctor: n.doctor, Check: n.check, Config: n.shownConfig,
 		LostOutput: n.lostOutput, Version: n.version, Started: n.started, Metrics: n.metrics, HTTP: n.httpHandler(), Swarm: membershipOf(n.swarm), Networks: n.network, EgressLog: n.network.EgressLog, Node: n.solo, Programs: n.programs, Transfers: n.images,
 		Paused: n.store.Scope("commits", false), Removals: n.store.Scope("removals", false), Namespaces: n.keeper.Namespaces,
 		Processes: n.processes, Upgrade: n.upgrade, UpgradeFailure: n.next.failure,

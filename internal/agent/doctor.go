@@ -221,11 +221,3 @@ func (n *node) check(ctx context.Context, images bool) ([]control.Finding, error
 }
 
 func (n *node) shownConfig() (string, error) { return n.cfg.Masked() }
-
-// checkpointFinding never warns: nothing in this version needs CRIU.
-func (n *node) checkpointFinding(ctx context.Context) control.Finding {
-	if err := n.criu.check(ctx); err != nil {
-		return ok("checkpoint", "not built yet; CRIU does not work on this node either: %v", err)
-	}
-	return ok("checkpoint", "not built yet; CRIU works on this node")
-}

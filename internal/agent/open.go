@@ -226,13 +226,16 @@ func (n *node) openEngine(pins core.Pinner, volumes core.Volumes) error {
 	n.users = users.New(users.Options{
 		Auto: n.cfg.Engine.Users == config.UsersAuto, First: n.cfg.Engine.UsersFirstID, Ranges: n.cfg.Engine.UsersRanges, Make: n.keeper.Namespaces, Roots: filepath.Join(n.cfg.Agent.Root, "image"),
 	})
+	if err := openCheckpoints(n); err != nil {
+		return err
+	}
 	lists, err := egresspolicy.New(n.cfg.Egress)
 	if err != nil {
 		return err
 	}
 	n.engine, err = engine.New(engine.Options{
 		Store: n.store, Runtimes: n.runtimes.usable, Default: n.runtimes.chosen, Supervisor: n.keeper, Images: n.images, Network: n.network,
-		Pinner: pins, Cgroups: n.cgroups, Roots: roots, Volumes: volumes, Restarts: restart.Rules{}, Return: returner, Joins: joiner, Users: n.users, Egress: lists, Sleeper: n.sleeper(),
+		Pinner: pins, Cgroups: n.cgroups, Roots: roots, Volumes: volumes, Restarts: restart.Rules{}, Return: returner, Joins: joiner, Users: n.users, Egress: lists, Sleeper: n.sleeper(), Checkpoints: func(c *engine.Client) core.CheckpointRecoverer { return checkpointsOf(n)(c) },
 		Labels: selinux.Table{All: n.cfg.Engine.SELinux, Enabled: ocispec.SELinuxEnabled}, OOMLog: kmsg.New(kmsg.Options{Logger: n.log}),
 		Policies: adjust.Policies(adjust.Options{CDI: devices, Ulimits: limits, Owners: n.owned(), Node: given, Egress: lists, Profiles: n.profiles(given.AppArmor)}),
 		State:    run, Init: n.binary, Files: n.files, Observer: stages{n.metrics}, Logger: n.log, FailPoint: failPoint(os.Getenv(failPointEnv)),

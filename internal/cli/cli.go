@@ -10,6 +10,7 @@ import (
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 	"github.com/longshore/longshore/internal/cli/base"
+	"github.com/longshore/longshore/internal/cli/checkpoint"
 	"github.com/longshore/longshore/internal/cli/compose"
 	"github.com/longshore/longshore/internal/cli/egress"
 	"github.com/longshore/longshore/internal/cli/help"
@@ -126,7 +127,7 @@ type group struct {
 func groups() []group {
 	return []group{
 		{"containers", "Containers:", []func(*app) *cobra.Command{
-			newRun, newCreate, newPs, newSandboxes, newLogs, newExec, newAttach, newCp, newDiff, newCommit, newInspect, newWhy, newStart, newStop, newRestart, newKill, newPause, newResume, newSleep, newWake, newRename, newUpdate, newRm, newWait, newStats, newTop,
+			newRun, newCreate, newPs, newSandboxes, newLogs, newExec, newAttach, newCp, newDiff, newCommit, newInspect, newWhy, newStart, newStop, newRestart, newKill, newPause, newResume, newSleep, newWake, onNode(checkpoint.New), onNode(checkpoint.NewRestore), newRename, newUpdate, newRm, newWait, newStats, newTop,
 			newPort, newUp, onNode(compose.NewDown), onNode(service.NewUnit), newContainerGroup,
 		}},
 		{"images", "Images, volumes and networks:", []func(*app) *cobra.Command{newImages, newPull, newPush, newLogin, newLogout, newTag, newRmi, newImport, newLoad, newExport, newHistory, newPrune, newVolume, newNetwork, onNode(egress.New), newImageGroup, newArtifactGroup}},

@@ -98,7 +98,7 @@ func (a *app) complete(root *cobra.Command) {
 		"logs": a.names(0, containerNames()), "inspect": a.names(0, containerNames()), "why": a.names(1, containerNames()),
 		"start": a.names(0, containerNames("created", "exited")), "stop": a.names(0, running), "kill": a.names(0, running),
 		"pause": a.names(0, containerNames("running")), "resume": a.names(0, containerNames("paused")), "rm": a.names(0, containerNames()),
-		"sleep": a.names(0, containerNames("running")), "wake": a.names(0, containerNames("asleep")),
+		"sleep": a.names(0, containerNames("running")), "wake": a.names(0, containerNames("asleep")), "checkpoint": a.names(0, containerNames("running", "paused")), "restore": a.names(1, containerNames("exited")),
 		"wait": a.names(0, containerNames()), "unit": a.names(1, containerNames()), "stats": a.names(0, running), "tag": a.names(1, imageNames), "rmi": a.names(0, imageNames),
 		"export": a.names(0, imageNames), "volume rm": a.names(0, volumeNames), "volume inspect": a.names(0, volumeNames), "network rm": a.names(0, networkNames), "network inspect": a.names(0, networkNames), "history": a.names(1, imageNames), "push": a.names(1, imageNames),
 		"diff": a.names(1, containerNames()), "commit": a.names(1, containerNames()), "restart": a.names(0, containerNames()), "create": a.names(1, imageNames),

@@ -10,6 +10,7 @@ import (
 
 	"github.com/longshore/longshore/internal/cli/artifact"
 	"github.com/longshore/longshore/internal/cli/base"
+	"github.com/longshore/longshore/internal/cli/checkpoint"
 	"github.com/longshore/longshore/internal/cli/foreign"
 	"github.com/longshore/longshore/internal/cli/present"
 )
@@ -21,7 +22,7 @@ func newContainerGroup(a *app) *cobra.Command {
 	rm.Aliases = []string{"remove"}
 	cp.Example = strings.ReplaceAll(cp.Example, "longshore cp", "longshore container cp")
 	return base.GroupOf("container", "Manage containers, with the command names of other tools",
-		ls, newRun(a), newCreate(a), newStart(a), newStop(a), newRestart(a), newKill(a), newPause(a), newResume(a), newSleep(a), newWake(a), newRename(a), newUpdate(a), rm, newWait(a),
+		ls, newRun(a), newCreate(a), newStart(a), newStop(a), newRestart(a), newKill(a), newPause(a), newResume(a), newSleep(a), newWake(a), checkpoint.New(a.App), checkpoint.NewRestore(a.App), newRename(a), newUpdate(a), rm, newWait(a),
 		newExec(a), newAttach(a), cp, newDiff(a), newCommit(a), newLogs(a), newTop(a), newStats(a), newPort(a), newExportFiles(a),
 		inspectOf(a, "container", "CONTAINER...", "Show everything about containers as JSON", "a container"),
 		pruneOf(a, pruning{containers: true}, "Remove ended containers"))

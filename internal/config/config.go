@@ -32,16 +32,17 @@ import (
 
 // Config is everything that can be configured.
 type Config struct {
-	Agent    Agent              `toml:"agent"`
-	Engine   Engine             `toml:"engine"`
-	Runtimes map[string]Runtime `toml:"runtimes"`
-	Images   image.Config       `toml:"images"`
-	Network  netconf.Config     `toml:"network"`
-	Egress   policy.Config      `toml:"egress"`
-	Sleep    Sleep              `toml:"sleep"`
-	Face     Faces              `toml:"face"`
-	Control  control.Config     `toml:"control"`
-	Metrics  obs.MetricsConfig  `toml:"metrics"`
+	Agent      Agent              `toml:"agent"`
+	Engine     Engine             `toml:"engine"`
+	Runtimes   map[string]Runtime `toml:"runtimes"`
+	Images     image.Config       `toml:"images"`
+	Network    netconf.Config     `toml:"network"`
+	Egress     policy.Config      `toml:"egress"`
+	Sleep      Sleep              `toml:"sleep"`
+	Checkpoint Checkpoint         `toml:"checkpoint"`
+	Face       Faces              `toml:"face"`
+	Control    control.Config     `toml:"control"`
+	Metrics    obs.MetricsConfig  `toml:"metrics"`
 }
 
 // Agent is the [agent] section.
@@ -99,6 +100,16 @@ type Sleep struct {
 	MinFreeBytes uint64 `toml:"min_free_bytes"`
 }
 
+// Checkpoint is the [checkpoint] section.
+type Checkpoint struct {
+	// Program is the path of criu; "" looks it up in PATH, and needs version 4 or newer.
+	Program string `toml:"program"`
+	// MinFreeBytes stay free on the file system of the checkpoints.
+	MinFreeBytes uint64 `toml:"min_free_bytes"`
+	// RestoreImages lets pods start from images that have a checkpoint. Such an image decides about the rights of its processes.
+	RestoreImages bool `toml:"restore_images"`
+}
+
 // Faces are the [face.NAME] sections.
 type Faces struct {
 	CRI    cri.Config    `toml:"cri"`
@@ -127,15 +138,16 @@ const (
 // Default returns the configuration without a file.
 func Default() Config {
 	return Config{
-		Agent:    Agent{Root: "/var/lib/longshore", State: "/run/longshore", LogLevel: "info", LogFormat: "auto", BootParallel: 8},
-		Engine:   Engine{Runtime: RuntimeAuto, CgroupRoot: "/longshore", CgroupDriver: "auto", CDIDirs: []string{"/etc/cdi", "/var/run/cdi"}, Ulimits: []string{}, Users: UsersOff, UsersFirstID: users.DefaultFirst, UsersRanges: users.DefaultRanges},
-		Runtimes: map[string]Runtime{"crun": {}, "runc": {}},
-		Images:   image.Default(),
-		Network:  netconf.DefaultConfig(),
-		Sleep:    Sleep{MinFreeBytes: 1 << 30},
-		Face:     Faces{CRI: cri.DefaultConfig(), Nomad: nomad.DefaultConfig(), Mesos: mesos.DefaultConfig(), Swarm: swarm.DefaultConfig(), Docker: docker.DefaultConfig()},
-		Control:  control.DefaultConfig(),
-		Metrics:  obs.DefaultMetricsConfig(),
+		Agent:      Agent{Root: "/var/lib/longshore", State: "/run/longshore", LogLevel: "info", LogFormat: "auto", BootParallel: 8},
+		Engine:     Engine{Runtime: RuntimeAuto, CgroupRoot: "/longshore", CgroupDriver: "auto", CDIDirs: []string{"/etc/cdi", "/var/run/cdi"}, Ulimits: []string{}, Users: UsersOff, UsersFirstID: users.DefaultFirst, UsersRanges: users.DefaultRanges},
+		Runtimes:   map[string]Runtime{"crun": {}, "runc": {}},
+		Images:     image.Default(),
+		Network:    netconf.DefaultConfig(),
+		Sleep:      Sleep{MinFreeBytes: 1 << 30},
+		Checkpoint: Checkpoint{MinFreeBytes: 1 << 30},
+		Face:       Faces{CRI: cri.DefaultConfig(), Nomad: nomad.DefaultConfig(), Mesos: mesos.DefaultConfig(), Swarm: swarm.DefaultConfig(), Docker: docker.DefaultConfig()},
+		Control:    control.DefaultConfig(),
+		Metrics:    obs.DefaultMetricsConfig(),
 	}
 }
 
@@ -181,7 +193,7 @@ func (c Config) Validate() error {
 	if c.Agent.Root == c.Agent.State && c.Agent.Root != "" {
 		bad("agent.root and agent.state are both %q: one survives a boot, the other does not", c.Agent.Root)
 	}
-	for key, path := range map[string]string{"agent.keeper": c.Agent.Keeper, "engine.grants_policy": c.Engine.GrantsPolicy, "sleep.program": c.Sleep.Program} {
+	for key, path := range map[string]string{"agent.keeper": c.Agent.Keeper, "engine.grants_policy": c.Engine.GrantsPolicy, "sleep.program": c.Sleep.Program, "checkpoint.program": c.Checkpoint.Program} {
 		if path != "" && !filepath.IsAbs(path) {
 			bad("%s %q is not an absolute path", key, path)
 		}

@@ -24,12 +24,12 @@ func (s *containerServer) Create(req *longshorev1.CreateRequest, stream grpc.Ser
 	if err != nil {
 		return err
 	}
-	img, err := s.srv.imageFor(ctx, req, stream)
+	img, err := s.srv.imageFor(ctx, req, stream.Send)
 	if err != nil {
 		return err
 	}
 	for _, m := range req.GetImages() {
-		mounted, err := s.srv.imageFor(ctx, mountRequest(req, m), stream)
+		mounted, err := s.srv.imageFor(ctx, mountRequest(req, m), stream.Send)
 		if err != nil {
 			return fmt.Errorf("mount %s: %w", m.GetTarget(), err)
 		}
@@ -53,7 +53,7 @@ func mountRequest(req *longshorev1.CreateRequest, m *longshorev1.ImageMount) *lo
 }
 
 // imageFor finds the image, and pulls it when necessary.
-func (s *Server) imageFor(ctx context.Context, req *longshorev1.CreateRequest, stream grpc.ServerStreamingServer[longshorev1.CreateResponse]) (core.Image, error) {
+func (s *Server) imageFor(ctx context.Context, req *longshorev1.CreateRequest, send func(*longshorev1.CreateResponse) error) (core.Image, error) {
 	if req.GetPull() != "always" {
 		img, err := s.own.Images.Get(ctx, req.GetImage())
 		fits := err == nil && isFor(img, req.GetPlatform())
@@ -71,7 +71,7 @@ func (s *Server) imageFor(ctx context.Context, req *longshorev1.CreateRequest, s
 		mu.Lock()
 		defer mu.Unlock()
 		// If the client has left, ctx ends.
-		_ = stream.Send(&longshorev1.CreateResponse{Step: &longshorev1.CreateResponse_Pull{Pull: view.Progress(p)}})
+		_ = send(&longshorev1.CreateResponse{Step: &longshorev1.CreateResponse_Pull{Pull: view.Progress(p)}})
 	}
 	img, err := s.own.Images.Pull(ctx, req.GetImage(), opts)
 	mu.Lock()

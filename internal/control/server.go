@@ -56,6 +56,8 @@ type Options struct {
 	Metrics        *obs.Metrics // nil counts nothing
 	// HTTP serves the HTTP socket: metrics, health, pprof.
 	HTTP http.Handler
+	// Checkpoints returns a client's verbs of checkpoints; nil when the node has none.
+	Checkpoints func(*engine.Client) core.CheckpointVerbs
 	// Swarm is the node's membership in a Swarm; nil when the agent serves none.
 	Swarm Membership
 	// Transfers reads and writes archives of images, and sends images to registries.

@@ -236,6 +236,8 @@ type Container struct {
 	Rest *Rest `json:"rest,omitempty"`
 	// SavedSpec is the content of a durable container's config.json, for the time after a boot.
 	SavedSpec []byte `json:"saved_spec,omitempty"`
+	// Checkpoint describes the container's last checkpoint or restore; nil if there was none.
+	Checkpoint *Checkpoint `json:"checkpoint,omitempty"`
 }
 
 // HealthNow returns the result of the health checks of the program's present run; nil before the

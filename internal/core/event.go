@@ -17,8 +17,9 @@ const (
 	EventContainerStarted  EventKind = "container.started"
 	EventContainerPaused   EventKind = "container.paused"
 	EventContainerResumed  EventKind = "container.resumed"
-	EventContainerAsleep   EventKind = "container.asleep" // Note says how much memory it gave back
-	EventContainerWoken    EventKind = "container.woken"  // Note says why
+	EventContainerAsleep   EventKind = "container.asleep"       // Note says how much memory it gave back
+	EventContainerWoken    EventKind = "container.woken"        // Note says why
+	EventContainerStored   EventKind = "container.checkpointed" // Note says how large its checkpoint is
 	EventContainerUpdated  EventKind = "container.updated"
 	EventContainerHealth   EventKind = "container.health" // its health checks have another result; Note begins with it
 	EventContainerExited   EventKind = "container.exited" // exactly one per started main process

@@ -22,6 +22,9 @@ const (
 	VerbCreate Verb = "create"
 	VerbExec   Verb = "exec"
 	VerbUpdate Verb = "update"
+	// VerbCheckpoint stores a container's processes. VerbRestore makes them again, in place of VerbStart.
+	VerbCheckpoint Verb = "checkpoint"
+	VerbRestore    Verb = "restore"
 )
 
 // Gone is the state after a removal: there is no record.

@@ -99,6 +99,16 @@ func (v view) rests() asleep.Verbs {
 	}
 }
 
+// CheckpointHost returns the parts of a client for its verbs of checkpoints. Only programs that have such verbs link it.
+func CheckpointHost(c *Client) (scope.Scope, core.CheckpointHost) {
+	v := c.view
+	return v.Scope, core.CheckpointHost{
+		Perform: v.e.perform, Kill: v.e.kill, Record: v.recordRequest, Busy: func(id core.ID) bool { return len(v.e.quiet.In(id)) > 0 },
+		Wake:      func(ctx context.Context, id core.ID) error { return v.rests().Wake(ctx, id, asleep.ByCheckpoint) },
+		Launching: v.e.launches.Lock, DropKilled: v.e.forgetKilled, Failed: v.e.startFailed, Await: v.e.await,
+	}
+}
+
 // StartDue starts a container of c again for its restart policy. It succeeds without a start if the
 // policy does not want one any more.
 func StartDue(ctx context.Context, c *Client, id core.ID) error {

@@ -62,6 +62,8 @@ type Options struct {
 	Labels core.LabelTable
 	// Sleeper puts containers to sleep. With nil no container can sleep.
 	Sleeper core.Sleeper
+	// Checkpoints recovers checkpoints and removes those of removed containers: see CheckpointHost. With nil there are none.
+	Checkpoints func(*Client) core.CheckpointRecoverer
 	// OOMLog reads the kernel log; nil when it cannot be read.
 	OOMLog core.OOMLog
 	// State is the directory of bundles and sandbox files. It need not survive a boot.

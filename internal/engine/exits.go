@@ -149,6 +149,9 @@ func (r *reaper) exited(ctx context.Context, x core.ProcessExit) error {
 	if err != nil {
 		return err
 	}
+	if c.Checkpoint != nil && c.Checkpoint.Vacated == x.Pid && x.Pid != c.Main.Pid { // a restored process has its place
+		return nil
+	}
 	p := r.e.process(&c, x.Ref.Process)
 	if p == nil || c.State == core.ContainerCreating {
 		// An exec that the keeper still knows never had a record: its caller had gone. When a

@@ -29,7 +29,7 @@ type networkRecoverer interface {
 // existed get the events of their end.
 func (e *Engine) Recover(ctx context.Context) error {
 	r := recovery{e: e}
-	for _, step := range []func(context.Context) error{r.endLostObjects, r.mount, r.repair, r.recoverNetwork, r.dropEphemeral, r.pendingExits, e.All().Rests.Recover} {
+	for _, step := range []func(context.Context) error{r.endLostObjects, r.mount, r.checkpoints, r.repair, r.recoverNetwork, r.dropEphemeral, r.pendingExits, e.All().Rests.Recover} {
 		if err := step(ctx); err != nil {
 			return fmt.Errorf("recover: %w", err)
 		}
@@ -100,6 +100,14 @@ func (r *recovery) endLostObjects(context.Context) error {
 		return fmt.Errorf("record the ends of what ran before the boot: %w", err)
 	}
 	return nil
+}
+
+// checkpoints completes or undoes interrupted checkpoints and restores.
+func (r *recovery) checkpoints(ctx context.Context) error {
+	if r.e.o.Checkpoints == nil {
+		return nil
+	}
+	return r.e.o.Checkpoints(r.e.All()).Recover(ctx)
 }
 
 // mount mounts the roots of objects that have returned.

@@ -51,7 +51,14 @@ func (t teardown) containerStages(ct *core.Container) []stages.Stage {
 			return t.e.o.Images.Discard(ctx, ct.ID)
 		}},
 		{Name: "cgroup", Do: func(ctx context.Context) error { return t.e.o.Cgroups.Remove(ctx, ct.Cgroup) }},
-		{Name: "bundle", Do: func(context.Context) error { return removeBundle(ct.Bundle) }},
+		{Name: "bundle", Do: func(ctx context.Context) error {
+			if t.e.o.Checkpoints != nil {
+				if err := t.e.o.Checkpoints(t.e.All()).Ended(ctx, ct.ID); err != nil {
+					return err
+				}
+			}
+			return removeBundle(ct.Bundle)
+		}},
 		{Name: "record", Do: func(context.Context) error { return t.e.records.DropContainer(ct.ID, t.by) }},
 		// The records tell the users of a volume. Recovery finds a mount that a crash leaves here.
 		{Name: "volumes", Do: func(ctx context.Context) error {

@@ -111,10 +111,15 @@ const linkTime = 2 * time.Second
 
 // started starts a container. Its names resolve when it returns.
 func (s *Service) started(ctx context.Context, id core.ID) error {
+	return s.startedBy(ctx, id, func() error { return s.own.StartContainer(ctx, id) })
+}
+
+// startedBy is started with another verb than a start.
+func (s *Service) startedBy(ctx context.Context, id core.ID, start func() error) error {
 	if s.o.Starting != nil {
 		s.o.Starting(ctx, id)
 	}
-	if err := s.own.StartContainer(ctx, id); err != nil {
+	if err := start(); err != nil {
 		return err
 	}
 	if s.o.Starting != nil {

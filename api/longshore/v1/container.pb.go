@@ -184,6 +184,7 @@ type Container struct {
 	Health        string                 `protobuf:"bytes,40,opt,name=health,proto3" json:"health,omitempty"`                               // starting, healthy, unhealthy; "": it has no health check
 	Restarts      uint32                 `protobuf:"varint,41,opt,name=restarts,proto3" json:"restarts,omitempty"`                          // by its restart policy, since it was started by hand
 	Rest          *Rest                  `protobuf:"bytes,42,opt,name=rest,proto3" json:"rest,omitempty"`                                   // its sleep, or its last one
+	Checkpoint    *Checkpoint            `protobuf:"bytes,43,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"`                       // its last checkpoint or restore
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -403,6 +404,13 @@ func (x *Container) GetRestarts() uint32 {
 func (x *Container) GetRest() *Rest {
 	if x != nil {
 		return x.Rest
+	}
+	return nil
+}
+
+func (x *Container) GetCheckpoint() *Checkpoint {
+	if x != nil {
+		return x.Checkpoint
 	}
 	return nil
 }
@@ -4816,6 +4824,511 @@ func (*WakeResponse) Descriptor() ([]byte, []int) {
 	return file_longshore_v1_container_proto_rawDescGZIP(), []int{61}
 }
 
+type CheckpointRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Force         bool                   `protobuf:"varint,2,opt,name=force,proto3" json:"force,omitempty"` // also of another owner
+	LeaveRunning  bool                   `protobuf:"varint,3,opt,name=leave_running,json=leaveRunning,proto3" json:"leave_running,omitempty"`
+	Tcp           string                 `protobuf:"bytes,4,opt,name=tcp,proto3" json:"tcp,omitempty"` // established TCP connections: keep, close; "": refuse a container that has one
+	FileLocks     bool                   `protobuf:"varint,5,opt,name=file_locks,json=fileLocks,proto3" json:"file_locks,omitempty"`
+	Timeout       *durationpb.Duration   `protobuf:"bytes,6,opt,name=timeout,proto3" json:"timeout,omitempty"` // of CRIU
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CheckpointRequest) Reset() {
+	*x = CheckpointRequest{}
+	mi := &file_longshore_v1_container_proto_msgTypes[62]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CheckpointRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CheckpointRequest) ProtoMessage() {}
+
+func (x *CheckpointRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_longshore_v1_container_proto_msgTypes[62]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CheckpointRequest.ProtoReflect.Descriptor instead.
+func (*CheckpointRequest) Descriptor() ([]byte, []int) {
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{62}
+}
+
+func (x *CheckpointRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *CheckpointRequest) GetForce() bool {
+	if x != nil {
+		return x.Force
+	}
+	return false
+}
+
+func (x *CheckpointRequest) GetLeaveRunning() bool {
+	if x != nil {
+		return x.LeaveRunning
+	}
+	return false
+}
+
+func (x *CheckpointRequest) GetTcp() string {
+	if x != nil {
+		return x.Tcp
+	}
+	return ""
+}
+
+func (x *CheckpointRequest) GetFileLocks() bool {
+	if x != nil {
+		return x.FileLocks
+	}
+	return false
+}
+
+func (x *CheckpointRequest) GetTimeout() *durationpb.Duration {
+	if x != nil {
+		return x.Timeout
+	}
+	return nil
+}
+
+type CheckpointResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Checkpoint    *Checkpoint            `protobuf:"bytes,1,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CheckpointResponse) Reset() {
+	*x = CheckpointResponse{}
+	mi := &file_longshore_v1_container_proto_msgTypes[63]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CheckpointResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CheckpointResponse) ProtoMessage() {}
+
+func (x *CheckpointResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_longshore_v1_container_proto_msgTypes[63]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CheckpointResponse.ProtoReflect.Descriptor instead.
+func (*CheckpointResponse) Descriptor() ([]byte, []int) {
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{63}
+}
+
+func (x *CheckpointResponse) GetCheckpoint() *Checkpoint {
+	if x != nil {
+		return x.Checkpoint
+	}
+	return nil
+}
+
+// Checkpoint is a container's last checkpoint or restore.
+type Checkpoint struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Phase         string                 `protobuf:"bytes,1,opt,name=phase,proto3" json:"phase,omitempty"` // dumping, restoring; "": it is over
+	At            *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=at,proto3" json:"at,omitempty"`
+	Bytes         uint64                 `protobuf:"varint,3,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	Frozen        *durationpb.Duration   `protobuf:"bytes,4,opt,name=frozen,proto3" json:"frozen,omitempty"` // for how long the processes stood still
+	Tcp           string                 `protobuf:"bytes,5,opt,name=tcp,proto3" json:"tcp,omitempty"`
+	Kept          bool                   `protobuf:"varint,6,opt,name=kept,proto3" json:"kept,omitempty"`   // the node has it
+	Ended         bool                   `protobuf:"varint,7,opt,name=ended,proto3" json:"ended,omitempty"` // the container ended with it
+	Restored      *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=restored,proto3" json:"restored,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Checkpoint) Reset() {
+	*x = Checkpoint{}
+	mi := &file_longshore_v1_container_proto_msgTypes[64]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Checkpoint) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Checkpoint) ProtoMessage() {}
+
+func (x *Checkpoint) ProtoReflect() protoreflect.Message {
+	mi := &file_longshore_v1_container_proto_msgTypes[64]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Checkpoint.ProtoReflect.Descriptor instead.
+func (*Checkpoint) Descriptor() ([]byte, []int) {
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{64}
+}
+
+func (x *Checkpoint) GetPhase() string {
+	if x != nil {
+		return x.Phase
+	}
+	return ""
+}
+
+func (x *Checkpoint) GetAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
+func (x *Checkpoint) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *Checkpoint) GetFrozen() *durationpb.Duration {
+	if x != nil {
+		return x.Frozen
+	}
+	return nil
+}
+
+func (x *Checkpoint) GetTcp() string {
+	if x != nil {
+		return x.Tcp
+	}
+	return ""
+}
+
+func (x *Checkpoint) GetKept() bool {
+	if x != nil {
+		return x.Kept
+	}
+	return false
+}
+
+func (x *Checkpoint) GetEnded() bool {
+	if x != nil {
+		return x.Ended
+	}
+	return false
+}
+
+func (x *Checkpoint) GetRestored() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Restored
+	}
+	return nil
+}
+
+type ExportCheckpointRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Force         bool                   `protobuf:"varint,2,opt,name=force,proto3" json:"force,omitempty"`
+	Remove        bool                   `protobuf:"varint,3,opt,name=remove,proto3" json:"remove,omitempty"` // from the node, once it is sent
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExportCheckpointRequest) Reset() {
+	*x = ExportCheckpointRequest{}
+	mi := &file_longshore_v1_container_proto_msgTypes[65]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExportCheckpointRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExportCheckpointRequest) ProtoMessage() {}
+
+func (x *ExportCheckpointRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_longshore_v1_container_proto_msgTypes[65]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExportCheckpointRequest.ProtoReflect.Descriptor instead.
+func (*ExportCheckpointRequest) Descriptor() ([]byte, []int) {
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{65}
+}
+
+func (x *ExportCheckpointRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ExportCheckpointRequest) GetForce() bool {
+	if x != nil {
+		return x.Force
+	}
+	return false
+}
+
+func (x *ExportCheckpointRequest) GetRemove() bool {
+	if x != nil {
+		return x.Remove
+	}
+	return false
+}
+
+type ExportCheckpointResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Data          []byte                 `protobuf:"bytes,1,opt,name=data,proto3" json:"data,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExportCheckpointResponse) Reset() {
+	*x = ExportCheckpointResponse{}
+	mi := &file_longshore_v1_container_proto_msgTypes[66]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExportCheckpointResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExportCheckpointResponse) ProtoMessage() {}
+
+func (x *ExportCheckpointResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_longshore_v1_container_proto_msgTypes[66]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExportCheckpointResponse.ProtoReflect.Descriptor instead.
+func (*ExportCheckpointResponse) Descriptor() ([]byte, []int) {
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{66}
+}
+
+func (x *ExportCheckpointResponse) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+type RestoreRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Start         *RestoreStart          `protobuf:"bytes,1,opt,name=start,proto3" json:"start,omitempty"` // in the first message
+	Data          []byte                 `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"`   // of the tar, in those that follow
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RestoreRequest) Reset() {
+	*x = RestoreRequest{}
+	mi := &file_longshore_v1_container_proto_msgTypes[67]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RestoreRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RestoreRequest) ProtoMessage() {}
+
+func (x *RestoreRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_longshore_v1_container_proto_msgTypes[67]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RestoreRequest.ProtoReflect.Descriptor instead.
+func (*RestoreRequest) Descriptor() ([]byte, []int) {
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{67}
+}
+
+func (x *RestoreRequest) GetStart() *RestoreStart {
+	if x != nil {
+		return x.Start
+	}
+	return nil
+}
+
+func (x *RestoreRequest) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+type RestoreStart struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`        // of the container; of a new one: "" is the name in the checkpoint
+	Archive       bool                   `protobuf:"varint,2,opt,name=archive,proto3" json:"archive,omitempty"` // a tar follows, for a new container
+	Tcp           string                 `protobuf:"bytes,3,opt,name=tcp,proto3" json:"tcp,omitempty"`          // "": as the checkpoint was made
+	Pull          string                 `protobuf:"bytes,4,opt,name=pull,proto3" json:"pull,omitempty"`        // of the image: missing (the default), always, never
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RestoreStart) Reset() {
+	*x = RestoreStart{}
+	mi := &file_longshore_v1_container_proto_msgTypes[68]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RestoreStart) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RestoreStart) ProtoMessage() {}
+
+func (x *RestoreStart) ProtoReflect() protoreflect.Message {
+	mi := &file_longshore_v1_container_proto_msgTypes[68]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RestoreStart.ProtoReflect.Descriptor instead.
+func (*RestoreStart) Descriptor() ([]byte, []int) {
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{68}
+}
+
+func (x *RestoreStart) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *RestoreStart) GetArchive() bool {
+	if x != nil {
+		return x.Archive
+	}
+	return false
+}
+
+func (x *RestoreStart) GetTcp() string {
+	if x != nil {
+		return x.Tcp
+	}
+	return ""
+}
+
+func (x *RestoreStart) GetPull() string {
+	if x != nil {
+		return x.Pull
+	}
+	return ""
+}
+
+type RestoreResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RestoreResponse) Reset() {
+	*x = RestoreResponse{}
+	mi := &file_longshore_v1_container_proto_msgTypes[69]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RestoreResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RestoreResponse) ProtoMessage() {}
+
+func (x *RestoreResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_longshore_v1_container_proto_msgTypes[69]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RestoreResponse.ProtoReflect.Descriptor instead.
+func (*RestoreResponse) Descriptor() ([]byte, []int) {
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{69}
+}
+
+func (x *RestoreResponse) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *RestoreResponse) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
 type RemoveRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -4827,7 +5340,7 @@ type RemoveRequest struct {
 
 func (x *RemoveRequest) Reset() {
 	*x = RemoveRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[62]
+	mi := &file_longshore_v1_container_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4839,7 +5352,7 @@ func (x *RemoveRequest) String() string {
 func (*RemoveRequest) ProtoMessage() {}
 
 func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[62]
+	mi := &file_longshore_v1_container_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4852,7 +5365,7 @@ func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveRequest.ProtoReflect.Descriptor instead.
 func (*RemoveRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{62}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *RemoveRequest) GetName() string {
@@ -4884,7 +5397,7 @@ type RemoveResponse struct {
 
 func (x *RemoveResponse) Reset() {
 	*x = RemoveResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[63]
+	mi := &file_longshore_v1_container_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4896,7 +5409,7 @@ func (x *RemoveResponse) String() string {
 func (*RemoveResponse) ProtoMessage() {}
 
 func (x *RemoveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[63]
+	mi := &file_longshore_v1_container_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4909,7 +5422,7 @@ func (x *RemoveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveResponse.ProtoReflect.Descriptor instead.
 func (*RemoveResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{63}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{71}
 }
 
 type WaitRequest struct {
@@ -4924,7 +5437,7 @@ type WaitRequest struct {
 
 func (x *WaitRequest) Reset() {
 	*x = WaitRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[64]
+	mi := &file_longshore_v1_container_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4936,7 +5449,7 @@ func (x *WaitRequest) String() string {
 func (*WaitRequest) ProtoMessage() {}
 
 func (x *WaitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[64]
+	mi := &file_longshore_v1_container_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4949,7 +5462,7 @@ func (x *WaitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitRequest.ProtoReflect.Descriptor instead.
 func (*WaitRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{64}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *WaitRequest) GetName() string {
@@ -4975,7 +5488,7 @@ type WaitResponse struct {
 
 func (x *WaitResponse) Reset() {
 	*x = WaitResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[65]
+	mi := &file_longshore_v1_container_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4987,7 +5500,7 @@ func (x *WaitResponse) String() string {
 func (*WaitResponse) ProtoMessage() {}
 
 func (x *WaitResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[65]
+	mi := &file_longshore_v1_container_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5000,7 +5513,7 @@ func (x *WaitResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitResponse.ProtoReflect.Descriptor instead.
 func (*WaitResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{65}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *WaitResponse) GetAutopsy() *Autopsy {
@@ -5023,7 +5536,7 @@ type ExecRequest struct {
 
 func (x *ExecRequest) Reset() {
 	*x = ExecRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[66]
+	mi := &file_longshore_v1_container_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5035,7 +5548,7 @@ func (x *ExecRequest) String() string {
 func (*ExecRequest) ProtoMessage() {}
 
 func (x *ExecRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[66]
+	mi := &file_longshore_v1_container_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5048,7 +5561,7 @@ func (x *ExecRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecRequest.ProtoReflect.Descriptor instead.
 func (*ExecRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{66}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *ExecRequest) GetStep() isExecRequest_Step {
@@ -5108,7 +5621,7 @@ type Input struct {
 
 func (x *Input) Reset() {
 	*x = Input{}
-	mi := &file_longshore_v1_container_proto_msgTypes[67]
+	mi := &file_longshore_v1_container_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5120,7 +5633,7 @@ func (x *Input) String() string {
 func (*Input) ProtoMessage() {}
 
 func (x *Input) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[67]
+	mi := &file_longshore_v1_container_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5133,7 +5646,7 @@ func (x *Input) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Input.ProtoReflect.Descriptor instead.
 func (*Input) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{67}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *Input) GetKind() isInput_Kind {
@@ -5223,7 +5736,7 @@ type Output struct {
 
 func (x *Output) Reset() {
 	*x = Output{}
-	mi := &file_longshore_v1_container_proto_msgTypes[68]
+	mi := &file_longshore_v1_container_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5235,7 +5748,7 @@ func (x *Output) String() string {
 func (*Output) ProtoMessage() {}
 
 func (x *Output) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[68]
+	mi := &file_longshore_v1_container_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5248,7 +5761,7 @@ func (x *Output) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Output.ProtoReflect.Descriptor instead.
 func (*Output) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{68}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *Output) GetKind() isOutput_Kind {
@@ -5334,7 +5847,7 @@ type StartFailure struct {
 
 func (x *StartFailure) Reset() {
 	*x = StartFailure{}
-	mi := &file_longshore_v1_container_proto_msgTypes[69]
+	mi := &file_longshore_v1_container_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5346,7 +5859,7 @@ func (x *StartFailure) String() string {
 func (*StartFailure) ProtoMessage() {}
 
 func (x *StartFailure) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[69]
+	mi := &file_longshore_v1_container_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5359,7 +5872,7 @@ func (x *StartFailure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartFailure.ProtoReflect.Descriptor instead.
 func (*StartFailure) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{69}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *StartFailure) GetExitStatus() int32 {
@@ -5388,7 +5901,7 @@ type ExecStart struct {
 
 func (x *ExecStart) Reset() {
 	*x = ExecStart{}
-	mi := &file_longshore_v1_container_proto_msgTypes[70]
+	mi := &file_longshore_v1_container_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5400,7 +5913,7 @@ func (x *ExecStart) String() string {
 func (*ExecStart) ProtoMessage() {}
 
 func (x *ExecStart) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[70]
+	mi := &file_longshore_v1_container_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5413,7 +5926,7 @@ func (x *ExecStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecStart.ProtoReflect.Descriptor instead.
 func (*ExecStart) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{70}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *ExecStart) GetName() string {
@@ -5504,7 +6017,7 @@ type Started struct {
 
 func (x *Started) Reset() {
 	*x = Started{}
-	mi := &file_longshore_v1_container_proto_msgTypes[71]
+	mi := &file_longshore_v1_container_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5516,7 +6029,7 @@ func (x *Started) String() string {
 func (*Started) ProtoMessage() {}
 
 func (x *Started) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[71]
+	mi := &file_longshore_v1_container_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5529,7 +6042,7 @@ func (x *Started) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Started.ProtoReflect.Descriptor instead.
 func (*Started) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{71}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *Started) GetContainer() string {
@@ -5566,7 +6079,7 @@ type AttachRequest struct {
 
 func (x *AttachRequest) Reset() {
 	*x = AttachRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[72]
+	mi := &file_longshore_v1_container_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5578,7 +6091,7 @@ func (x *AttachRequest) String() string {
 func (*AttachRequest) ProtoMessage() {}
 
 func (x *AttachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[72]
+	mi := &file_longshore_v1_container_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5591,7 +6104,7 @@ func (x *AttachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachRequest.ProtoReflect.Descriptor instead.
 func (*AttachRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{72}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *AttachRequest) GetStep() isAttachRequest_Step {
@@ -5648,7 +6161,7 @@ type AttachStart struct {
 
 func (x *AttachStart) Reset() {
 	*x = AttachStart{}
-	mi := &file_longshore_v1_container_proto_msgTypes[73]
+	mi := &file_longshore_v1_container_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5660,7 +6173,7 @@ func (x *AttachStart) String() string {
 func (*AttachStart) ProtoMessage() {}
 
 func (x *AttachStart) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[73]
+	mi := &file_longshore_v1_container_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5673,7 +6186,7 @@ func (x *AttachStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachStart.ProtoReflect.Descriptor instead.
 func (*AttachStart) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{73}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *AttachStart) GetName() string {
@@ -5724,7 +6237,7 @@ type LogsRequest struct {
 
 func (x *LogsRequest) Reset() {
 	*x = LogsRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[74]
+	mi := &file_longshore_v1_container_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5736,7 +6249,7 @@ func (x *LogsRequest) String() string {
 func (*LogsRequest) ProtoMessage() {}
 
 func (x *LogsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[74]
+	mi := &file_longshore_v1_container_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5749,7 +6262,7 @@ func (x *LogsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsRequest.ProtoReflect.Descriptor instead.
 func (*LogsRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{74}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *LogsRequest) GetName() string {
@@ -5800,7 +6313,7 @@ type LogsResponse struct {
 
 func (x *LogsResponse) Reset() {
 	*x = LogsResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[75]
+	mi := &file_longshore_v1_container_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5812,7 +6325,7 @@ func (x *LogsResponse) String() string {
 func (*LogsResponse) ProtoMessage() {}
 
 func (x *LogsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[75]
+	mi := &file_longshore_v1_container_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5825,7 +6338,7 @@ func (x *LogsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsResponse.ProtoReflect.Descriptor instead.
 func (*LogsResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{75}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *LogsResponse) GetAt() *timestamppb.Timestamp {
@@ -5867,7 +6380,7 @@ type StatsRequest struct {
 
 func (x *StatsRequest) Reset() {
 	*x = StatsRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[76]
+	mi := &file_longshore_v1_container_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5879,7 +6392,7 @@ func (x *StatsRequest) String() string {
 func (*StatsRequest) ProtoMessage() {}
 
 func (x *StatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[76]
+	mi := &file_longshore_v1_container_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5892,7 +6405,7 @@ func (x *StatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatsRequest.ProtoReflect.Descriptor instead.
 func (*StatsRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{76}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *StatsRequest) GetNames() []string {
@@ -5919,7 +6432,7 @@ type StatsResponse struct {
 
 func (x *StatsResponse) Reset() {
 	*x = StatsResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[77]
+	mi := &file_longshore_v1_container_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5931,7 +6444,7 @@ func (x *StatsResponse) String() string {
 func (*StatsResponse) ProtoMessage() {}
 
 func (x *StatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[77]
+	mi := &file_longshore_v1_container_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5944,7 +6457,7 @@ func (x *StatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatsResponse.ProtoReflect.Descriptor instead.
 func (*StatsResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{77}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *StatsResponse) GetContainers() []*ContainerStats {
@@ -5983,7 +6496,7 @@ type ContainerStats struct {
 
 func (x *ContainerStats) Reset() {
 	*x = ContainerStats{}
-	mi := &file_longshore_v1_container_proto_msgTypes[78]
+	mi := &file_longshore_v1_container_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5995,7 +6508,7 @@ func (x *ContainerStats) String() string {
 func (*ContainerStats) ProtoMessage() {}
 
 func (x *ContainerStats) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[78]
+	mi := &file_longshore_v1_container_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6008,7 +6521,7 @@ func (x *ContainerStats) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerStats.ProtoReflect.Descriptor instead.
 func (*ContainerStats) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{78}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *ContainerStats) GetId() string {
@@ -6146,7 +6659,7 @@ type TopRequest struct {
 
 func (x *TopRequest) Reset() {
 	*x = TopRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[79]
+	mi := &file_longshore_v1_container_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6158,7 +6671,7 @@ func (x *TopRequest) String() string {
 func (*TopRequest) ProtoMessage() {}
 
 func (x *TopRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[79]
+	mi := &file_longshore_v1_container_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6171,7 +6684,7 @@ func (x *TopRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TopRequest.ProtoReflect.Descriptor instead.
 func (*TopRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{79}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *TopRequest) GetName() string {
@@ -6190,7 +6703,7 @@ type TopResponse struct {
 
 func (x *TopResponse) Reset() {
 	*x = TopResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[80]
+	mi := &file_longshore_v1_container_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6202,7 +6715,7 @@ func (x *TopResponse) String() string {
 func (*TopResponse) ProtoMessage() {}
 
 func (x *TopResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[80]
+	mi := &file_longshore_v1_container_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6215,7 +6728,7 @@ func (x *TopResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TopResponse.ProtoReflect.Descriptor instead.
 func (*TopResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{80}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *TopResponse) GetProcesses() []*ProcessStats {
@@ -6240,7 +6753,7 @@ type ProcessStats struct {
 
 func (x *ProcessStats) Reset() {
 	*x = ProcessStats{}
-	mi := &file_longshore_v1_container_proto_msgTypes[81]
+	mi := &file_longshore_v1_container_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6252,7 +6765,7 @@ func (x *ProcessStats) String() string {
 func (*ProcessStats) ProtoMessage() {}
 
 func (x *ProcessStats) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[81]
+	mi := &file_longshore_v1_container_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6265,7 +6778,7 @@ func (x *ProcessStats) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProcessStats.ProtoReflect.Descriptor instead.
 func (*ProcessStats) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{81}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *ProcessStats) GetPid() int32 {
@@ -6340,7 +6853,7 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\x04note\x18\f \x01(\tR\x04note\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xb8\a\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xf2\a\n" +
 	"\tContainer\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05owner\x18\x02 \x01(\tR\x05owner\x12\x10\n" +
@@ -6370,7 +6883,10 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"size_image\x18! \x01(\x04H\x01R\tsizeImage\x88\x01\x01\x12\x16\n" +
 	"\x06health\x18( \x01(\tR\x06health\x12\x1a\n" +
 	"\brestarts\x18) \x01(\rR\brestarts\x12&\n" +
-	"\x04rest\x18* \x01(\v2\x12.longshore.v1.RestR\x04rest\x1a9\n" +
+	"\x04rest\x18* \x01(\v2\x12.longshore.v1.RestR\x04rest\x128\n" +
+	"\n" +
+	"checkpoint\x18+ \x01(\v2\x18.longshore.v1.CheckpointR\n" +
+	"checkpoint\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\n" +
@@ -6761,7 +7277,46 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\vWakeRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05force\x18\x02 \x01(\bR\x05force\"\x0e\n" +
-	"\fWakeResponse\"S\n" +
+	"\fWakeResponse\"\xc8\x01\n" +
+	"\x11CheckpointRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05force\x18\x02 \x01(\bR\x05force\x12#\n" +
+	"\rleave_running\x18\x03 \x01(\bR\fleaveRunning\x12\x10\n" +
+	"\x03tcp\x18\x04 \x01(\tR\x03tcp\x12\x1d\n" +
+	"\n" +
+	"file_locks\x18\x05 \x01(\bR\tfileLocks\x123\n" +
+	"\atimeout\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\atimeout\"N\n" +
+	"\x12CheckpointResponse\x128\n" +
+	"\n" +
+	"checkpoint\x18\x01 \x01(\v2\x18.longshore.v1.CheckpointR\n" +
+	"checkpoint\"\x8b\x02\n" +
+	"\n" +
+	"Checkpoint\x12\x14\n" +
+	"\x05phase\x18\x01 \x01(\tR\x05phase\x12*\n" +
+	"\x02at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x14\n" +
+	"\x05bytes\x18\x03 \x01(\x04R\x05bytes\x121\n" +
+	"\x06frozen\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x06frozen\x12\x10\n" +
+	"\x03tcp\x18\x05 \x01(\tR\x03tcp\x12\x12\n" +
+	"\x04kept\x18\x06 \x01(\bR\x04kept\x12\x14\n" +
+	"\x05ended\x18\a \x01(\bR\x05ended\x126\n" +
+	"\brestored\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\brestored\"[\n" +
+	"\x17ExportCheckpointRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05force\x18\x02 \x01(\bR\x05force\x12\x16\n" +
+	"\x06remove\x18\x03 \x01(\bR\x06remove\".\n" +
+	"\x18ExportCheckpointResponse\x12\x12\n" +
+	"\x04data\x18\x01 \x01(\fR\x04data\"V\n" +
+	"\x0eRestoreRequest\x120\n" +
+	"\x05start\x18\x01 \x01(\v2\x1a.longshore.v1.RestoreStartR\x05start\x12\x12\n" +
+	"\x04data\x18\x02 \x01(\fR\x04data\"b\n" +
+	"\fRestoreStart\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
+	"\aarchive\x18\x02 \x01(\bR\aarchive\x12\x10\n" +
+	"\x03tcp\x18\x03 \x01(\tR\x03tcp\x12\x12\n" +
+	"\x04pull\x18\x04 \x01(\tR\x04pull\"5\n" +
+	"\x0fRestoreResponse\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\"S\n" +
 	"\rRemoveRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05force\x18\x02 \x01(\bR\x05force\x12\x18\n" +
@@ -6889,7 +7444,7 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\n" +
 	"swap_bytes\x18\x05 \x01(\x04R\tswapBytes\x12\x18\n" +
 	"\athreads\x18\x06 \x01(\x05R\athreads\x12\x18\n" +
-	"\acommand\x18\a \x01(\tR\acommand2\x82\x0e\n" +
+	"\acommand\x18\a \x01(\tR\acommand2\x82\x10\n" +
 	"\n" +
 	"Containers\x12X\n" +
 	"\rListSandboxes\x12\".longshore.v1.ListSandboxesRequest\x1a#.longshore.v1.ListSandboxesResponse\x12[\n" +
@@ -6906,7 +7461,11 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\x05Pause\x12\x1a.longshore.v1.PauseRequest\x1a\x1b.longshore.v1.PauseResponse\x12C\n" +
 	"\x06Resume\x12\x1b.longshore.v1.ResumeRequest\x1a\x1c.longshore.v1.ResumeResponse\x12@\n" +
 	"\x05Sleep\x12\x1a.longshore.v1.SleepRequest\x1a\x1b.longshore.v1.SleepResponse\x12=\n" +
-	"\x04Wake\x12\x19.longshore.v1.WakeRequest\x1a\x1a.longshore.v1.WakeResponse\x12C\n" +
+	"\x04Wake\x12\x19.longshore.v1.WakeRequest\x1a\x1a.longshore.v1.WakeResponse\x12O\n" +
+	"\n" +
+	"Checkpoint\x12\x1f.longshore.v1.CheckpointRequest\x1a .longshore.v1.CheckpointResponse\x12c\n" +
+	"\x10ExportCheckpoint\x12%.longshore.v1.ExportCheckpointRequest\x1a&.longshore.v1.ExportCheckpointResponse0\x01\x12H\n" +
+	"\aRestore\x12\x1c.longshore.v1.RestoreRequest\x1a\x1d.longshore.v1.RestoreResponse(\x01\x12C\n" +
 	"\x06Remove\x12\x1b.longshore.v1.RemoveRequest\x1a\x1c.longshore.v1.RemoveResponse\x12=\n" +
 	"\x04Wait\x12\x19.longshore.v1.WaitRequest\x1a\x1a.longshore.v1.WaitResponse\x12;\n" +
 	"\x04Exec\x12\x19.longshore.v1.ExecRequest\x1a\x14.longshore.v1.Output(\x010\x01\x12?\n" +
@@ -6931,240 +7490,261 @@ func file_longshore_v1_container_proto_rawDescGZIP() []byte {
 	return file_longshore_v1_container_proto_rawDescData
 }
 
-var file_longshore_v1_container_proto_msgTypes = make([]protoimpl.MessageInfo, 89)
+var file_longshore_v1_container_proto_msgTypes = make([]protoimpl.MessageInfo, 97)
 var file_longshore_v1_container_proto_goTypes = []any{
-	(*Sandbox)(nil),                // 0: longshore.v1.Sandbox
-	(*Container)(nil),              // 1: longshore.v1.Container
-	(*Rest)(nil),                   // 2: longshore.v1.Rest
-	(*Resident)(nil),               // 3: longshore.v1.Resident
-	(*Port)(nil),                   // 4: longshore.v1.Port
-	(*Autopsy)(nil),                // 5: longshore.v1.Autopsy
-	(*Oom)(nil),                    // 6: longshore.v1.Oom
-	(*Asked)(nil),                  // 7: longshore.v1.Asked
-	(*ListSandboxesRequest)(nil),   // 8: longshore.v1.ListSandboxesRequest
-	(*ListSandboxesResponse)(nil),  // 9: longshore.v1.ListSandboxesResponse
-	(*ListContainersRequest)(nil),  // 10: longshore.v1.ListContainersRequest
-	(*ListContainersResponse)(nil), // 11: longshore.v1.ListContainersResponse
-	(*InspectRequest)(nil),         // 12: longshore.v1.InspectRequest
-	(*InspectResponse)(nil),        // 13: longshore.v1.InspectResponse
-	(*WhyRequest)(nil),             // 14: longshore.v1.WhyRequest
-	(*WhyResponse)(nil),            // 15: longshore.v1.WhyResponse
-	(*StartPart)(nil),              // 16: longshore.v1.StartPart
-	(*StartStage)(nil),             // 17: longshore.v1.StartStage
-	(*Process)(nil),                // 18: longshore.v1.Process
-	(*CreateRequest)(nil),          // 19: longshore.v1.CreateRequest
-	(*DeviceLimit)(nil),            // 20: longshore.v1.DeviceLimit
-	(*HealthCheck)(nil),            // 21: longshore.v1.HealthCheck
-	(*DiffRequest)(nil),            // 22: longshore.v1.DiffRequest
-	(*DiffResponse)(nil),           // 23: longshore.v1.DiffResponse
-	(*Change)(nil),                 // 24: longshore.v1.Change
-	(*CommitRequest)(nil),          // 25: longshore.v1.CommitRequest
-	(*CommitResponse)(nil),         // 26: longshore.v1.CommitResponse
-	(*CopyOutRequest)(nil),         // 27: longshore.v1.CopyOutRequest
-	(*CopySource)(nil),             // 28: longshore.v1.CopySource
-	(*CopyOutResponse)(nil),        // 29: longshore.v1.CopyOutResponse
-	(*CopyInRequest)(nil),          // 30: longshore.v1.CopyInRequest
-	(*CopyTo)(nil),                 // 31: longshore.v1.CopyTo
-	(*CopyInResponse)(nil),         // 32: longshore.v1.CopyInResponse
-	(*Tmpfs)(nil),                  // 33: longshore.v1.Tmpfs
-	(*Dns)(nil),                    // 34: longshore.v1.Dns
-	(*Size)(nil),                   // 35: longshore.v1.Size
-	(*Mount)(nil),                  // 36: longshore.v1.Mount
-	(*ImageMount)(nil),             // 37: longshore.v1.ImageMount
-	(*Credentials)(nil),            // 38: longshore.v1.Credentials
-	(*CreateResponse)(nil),         // 39: longshore.v1.CreateResponse
-	(*Created)(nil),                // 40: longshore.v1.Created
-	(*PullProgress)(nil),           // 41: longshore.v1.PullProgress
-	(*StartRequest)(nil),           // 42: longshore.v1.StartRequest
-	(*StartResponse)(nil),          // 43: longshore.v1.StartResponse
-	(*RestartRequest)(nil),         // 44: longshore.v1.RestartRequest
-	(*RestartResponse)(nil),        // 45: longshore.v1.RestartResponse
-	(*StopRequest)(nil),            // 46: longshore.v1.StopRequest
-	(*StopResponse)(nil),           // 47: longshore.v1.StopResponse
-	(*KillRequest)(nil),            // 48: longshore.v1.KillRequest
-	(*KillResponse)(nil),           // 49: longshore.v1.KillResponse
-	(*RenameRequest)(nil),          // 50: longshore.v1.RenameRequest
-	(*RenameResponse)(nil),         // 51: longshore.v1.RenameResponse
-	(*UpdateRequest)(nil),          // 52: longshore.v1.UpdateRequest
-	(*UpdateResponse)(nil),         // 53: longshore.v1.UpdateResponse
-	(*PauseRequest)(nil),           // 54: longshore.v1.PauseRequest
-	(*PauseResponse)(nil),          // 55: longshore.v1.PauseResponse
-	(*ResumeRequest)(nil),          // 56: longshore.v1.ResumeRequest
-	(*ResumeResponse)(nil),         // 57: longshore.v1.ResumeResponse
-	(*SleepRequest)(nil),           // 58: longshore.v1.SleepRequest
-	(*SleepResponse)(nil),          // 59: longshore.v1.SleepResponse
-	(*WakeRequest)(nil),            // 60: longshore.v1.WakeRequest
-	(*WakeResponse)(nil),           // 61: longshore.v1.WakeResponse
-	(*RemoveRequest)(nil),          // 62: longshore.v1.RemoveRequest
-	(*RemoveResponse)(nil),         // 63: longshore.v1.RemoveResponse
-	(*WaitRequest)(nil),            // 64: longshore.v1.WaitRequest
-	(*WaitResponse)(nil),           // 65: longshore.v1.WaitResponse
-	(*ExecRequest)(nil),            // 66: longshore.v1.ExecRequest
-	(*Input)(nil),                  // 67: longshore.v1.Input
-	(*Output)(nil),                 // 68: longshore.v1.Output
-	(*StartFailure)(nil),           // 69: longshore.v1.StartFailure
-	(*ExecStart)(nil),              // 70: longshore.v1.ExecStart
-	(*Started)(nil),                // 71: longshore.v1.Started
-	(*AttachRequest)(nil),          // 72: longshore.v1.AttachRequest
-	(*AttachStart)(nil),            // 73: longshore.v1.AttachStart
-	(*LogsRequest)(nil),            // 74: longshore.v1.LogsRequest
-	(*LogsResponse)(nil),           // 75: longshore.v1.LogsResponse
-	(*StatsRequest)(nil),           // 76: longshore.v1.StatsRequest
-	(*StatsResponse)(nil),          // 77: longshore.v1.StatsResponse
-	(*ContainerStats)(nil),         // 78: longshore.v1.ContainerStats
-	(*TopRequest)(nil),             // 79: longshore.v1.TopRequest
-	(*TopResponse)(nil),            // 80: longshore.v1.TopResponse
-	(*ProcessStats)(nil),           // 81: longshore.v1.ProcessStats
-	nil,                            // 82: longshore.v1.Sandbox.LabelsEntry
-	nil,                            // 83: longshore.v1.Container.LabelsEntry
-	nil,                            // 84: longshore.v1.ListSandboxesRequest.LabelsEntry
-	nil,                            // 85: longshore.v1.ListContainersRequest.LabelsEntry
-	nil,                            // 86: longshore.v1.CreateRequest.LabelsEntry
-	nil,                            // 87: longshore.v1.CreateRequest.SysctlsEntry
-	nil,                            // 88: longshore.v1.CreateRequest.AnnotationsEntry
-	(*timestamppb.Timestamp)(nil),  // 89: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),    // 90: google.protobuf.Duration
-	(*EgressRecord)(nil),           // 91: longshore.v1.EgressRecord
-	(*NetworkAttachment)(nil),      // 92: longshore.v1.NetworkAttachment
+	(*Sandbox)(nil),                  // 0: longshore.v1.Sandbox
+	(*Container)(nil),                // 1: longshore.v1.Container
+	(*Rest)(nil),                     // 2: longshore.v1.Rest
+	(*Resident)(nil),                 // 3: longshore.v1.Resident
+	(*Port)(nil),                     // 4: longshore.v1.Port
+	(*Autopsy)(nil),                  // 5: longshore.v1.Autopsy
+	(*Oom)(nil),                      // 6: longshore.v1.Oom
+	(*Asked)(nil),                    // 7: longshore.v1.Asked
+	(*ListSandboxesRequest)(nil),     // 8: longshore.v1.ListSandboxesRequest
+	(*ListSandboxesResponse)(nil),    // 9: longshore.v1.ListSandboxesResponse
+	(*ListContainersRequest)(nil),    // 10: longshore.v1.ListContainersRequest
+	(*ListContainersResponse)(nil),   // 11: longshore.v1.ListContainersResponse
+	(*InspectRequest)(nil),           // 12: longshore.v1.InspectRequest
+	(*InspectResponse)(nil),          // 13: longshore.v1.InspectResponse
+	(*WhyRequest)(nil),               // 14: longshore.v1.WhyRequest
+	(*WhyResponse)(nil),              // 15: longshore.v1.WhyResponse
+	(*StartPart)(nil),                // 16: longshore.v1.StartPart
+	(*StartStage)(nil),               // 17: longshore.v1.StartStage
+	(*Process)(nil),                  // 18: longshore.v1.Process
+	(*CreateRequest)(nil),            // 19: longshore.v1.CreateRequest
+	(*DeviceLimit)(nil),              // 20: longshore.v1.DeviceLimit
+	(*HealthCheck)(nil),              // 21: longshore.v1.HealthCheck
+	(*DiffRequest)(nil),              // 22: longshore.v1.DiffRequest
+	(*DiffResponse)(nil),             // 23: longshore.v1.DiffResponse
+	(*Change)(nil),                   // 24: longshore.v1.Change
+	(*CommitRequest)(nil),            // 25: longshore.v1.CommitRequest
+	(*CommitResponse)(nil),           // 26: longshore.v1.CommitResponse
+	(*CopyOutRequest)(nil),           // 27: longshore.v1.CopyOutRequest
+	(*CopySource)(nil),               // 28: longshore.v1.CopySource
+	(*CopyOutResponse)(nil),          // 29: longshore.v1.CopyOutResponse
+	(*CopyInRequest)(nil),            // 30: longshore.v1.CopyInRequest
+	(*CopyTo)(nil),                   // 31: longshore.v1.CopyTo
+	(*CopyInResponse)(nil),           // 32: longshore.v1.CopyInResponse
+	(*Tmpfs)(nil),                    // 33: longshore.v1.Tmpfs
+	(*Dns)(nil),                      // 34: longshore.v1.Dns
+	(*Size)(nil),                     // 35: longshore.v1.Size
+	(*Mount)(nil),                    // 36: longshore.v1.Mount
+	(*ImageMount)(nil),               // 37: longshore.v1.ImageMount
+	(*Credentials)(nil),              // 38: longshore.v1.Credentials
+	(*CreateResponse)(nil),           // 39: longshore.v1.CreateResponse
+	(*Created)(nil),                  // 40: longshore.v1.Created
+	(*PullProgress)(nil),             // 41: longshore.v1.PullProgress
+	(*StartRequest)(nil),             // 42: longshore.v1.StartRequest
+	(*StartResponse)(nil),            // 43: longshore.v1.StartResponse
+	(*RestartRequest)(nil),           // 44: longshore.v1.RestartRequest
+	(*RestartResponse)(nil),          // 45: longshore.v1.RestartResponse
+	(*StopRequest)(nil),              // 46: longshore.v1.StopRequest
+	(*StopResponse)(nil),             // 47: longshore.v1.StopResponse
+	(*KillRequest)(nil),              // 48: longshore.v1.KillRequest
+	(*KillResponse)(nil),             // 49: longshore.v1.KillResponse
+	(*RenameRequest)(nil),            // 50: longshore.v1.RenameRequest
+	(*RenameResponse)(nil),           // 51: longshore.v1.RenameResponse
+	(*UpdateRequest)(nil),            // 52: longshore.v1.UpdateRequest
+	(*UpdateResponse)(nil),           // 53: longshore.v1.UpdateResponse
+	(*PauseRequest)(nil),             // 54: longshore.v1.PauseRequest
+	(*PauseResponse)(nil),            // 55: longshore.v1.PauseResponse
+	(*ResumeRequest)(nil),            // 56: longshore.v1.ResumeRequest
+	(*ResumeResponse)(nil),           // 57: longshore.v1.ResumeResponse
+	(*SleepRequest)(nil),             // 58: longshore.v1.SleepRequest
+	(*SleepResponse)(nil),            // 59: longshore.v1.SleepResponse
+	(*WakeRequest)(nil),              // 60: longshore.v1.WakeRequest
+	(*WakeResponse)(nil),             // 61: longshore.v1.WakeResponse
+	(*CheckpointRequest)(nil),        // 62: longshore.v1.CheckpointRequest
+	(*CheckpointResponse)(nil),       // 63: longshore.v1.CheckpointResponse
+	(*Checkpoint)(nil),               // 64: longshore.v1.Checkpoint
+	(*ExportCheckpointRequest)(nil),  // 65: longshore.v1.ExportCheckpointRequest
+	(*ExportCheckpointResponse)(nil), // 66: longshore.v1.ExportCheckpointResponse
+	(*RestoreRequest)(nil),           // 67: longshore.v1.RestoreRequest
+	(*RestoreStart)(nil),             // 68: longshore.v1.RestoreStart
+	(*RestoreResponse)(nil),          // 69: longshore.v1.RestoreResponse
+	(*RemoveRequest)(nil),            // 70: longshore.v1.RemoveRequest
+	(*RemoveResponse)(nil),           // 71: longshore.v1.RemoveResponse
+	(*WaitRequest)(nil),              // 72: longshore.v1.WaitRequest
+	(*WaitResponse)(nil),             // 73: longshore.v1.WaitResponse
+	(*ExecRequest)(nil),              // 74: longshore.v1.ExecRequest
+	(*Input)(nil),                    // 75: longshore.v1.Input
+	(*Output)(nil),                   // 76: longshore.v1.Output
+	(*StartFailure)(nil),             // 77: longshore.v1.StartFailure
+	(*ExecStart)(nil),                // 78: longshore.v1.ExecStart
+	(*Started)(nil),                  // 79: longshore.v1.Started
+	(*AttachRequest)(nil),            // 80: longshore.v1.AttachRequest
+	(*AttachStart)(nil),              // 81: longshore.v1.AttachStart
+	(*LogsRequest)(nil),              // 82: longshore.v1.LogsRequest
+	(*LogsResponse)(nil),             // 83: longshore.v1.LogsResponse
+	(*StatsRequest)(nil),             // 84: longshore.v1.StatsRequest
+	(*StatsResponse)(nil),            // 85: longshore.v1.StatsResponse
+	(*ContainerStats)(nil),           // 86: longshore.v1.ContainerStats
+	(*TopRequest)(nil),               // 87: longshore.v1.TopRequest
+	(*TopResponse)(nil),              // 88: longshore.v1.TopResponse
+	(*ProcessStats)(nil),             // 89: longshore.v1.ProcessStats
+	nil,                              // 90: longshore.v1.Sandbox.LabelsEntry
+	nil,                              // 91: longshore.v1.Container.LabelsEntry
+	nil,                              // 92: longshore.v1.ListSandboxesRequest.LabelsEntry
+	nil,                              // 93: longshore.v1.ListContainersRequest.LabelsEntry
+	nil,                              // 94: longshore.v1.CreateRequest.LabelsEntry
+	nil,                              // 95: longshore.v1.CreateRequest.SysctlsEntry
+	nil,                              // 96: longshore.v1.CreateRequest.AnnotationsEntry
+	(*timestamppb.Timestamp)(nil),    // 97: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),      // 98: google.protobuf.Duration
+	(*EgressRecord)(nil),             // 99: longshore.v1.EgressRecord
+	(*NetworkAttachment)(nil),        // 100: longshore.v1.NetworkAttachment
 }
 var file_longshore_v1_container_proto_depIdxs = []int32{
-	89,  // 0: longshore.v1.Sandbox.created:type_name -> google.protobuf.Timestamp
-	82,  // 1: longshore.v1.Sandbox.labels:type_name -> longshore.v1.Sandbox.LabelsEntry
+	97,  // 0: longshore.v1.Sandbox.created:type_name -> google.protobuf.Timestamp
+	90,  // 1: longshore.v1.Sandbox.labels:type_name -> longshore.v1.Sandbox.LabelsEntry
 	4,   // 2: longshore.v1.Sandbox.ports:type_name -> longshore.v1.Port
-	89,  // 3: longshore.v1.Container.created:type_name -> google.protobuf.Timestamp
-	89,  // 4: longshore.v1.Container.started:type_name -> google.protobuf.Timestamp
-	89,  // 5: longshore.v1.Container.finished:type_name -> google.protobuf.Timestamp
+	97,  // 3: longshore.v1.Container.created:type_name -> google.protobuf.Timestamp
+	97,  // 4: longshore.v1.Container.started:type_name -> google.protobuf.Timestamp
+	97,  // 5: longshore.v1.Container.finished:type_name -> google.protobuf.Timestamp
 	5,   // 6: longshore.v1.Container.autopsy:type_name -> longshore.v1.Autopsy
-	83,  // 7: longshore.v1.Container.labels:type_name -> longshore.v1.Container.LabelsEntry
+	91,  // 7: longshore.v1.Container.labels:type_name -> longshore.v1.Container.LabelsEntry
 	4,   // 8: longshore.v1.Container.ports:type_name -> longshore.v1.Port
 	2,   // 9: longshore.v1.Container.rest:type_name -> longshore.v1.Rest
-	89,  // 10: longshore.v1.Rest.since:type_name -> google.protobuf.Timestamp
-	3,   // 11: longshore.v1.Rest.resident:type_name -> longshore.v1.Resident
-	89,  // 12: longshore.v1.Rest.woken:type_name -> google.protobuf.Timestamp
-	90,  // 13: longshore.v1.Rest.back:type_name -> google.protobuf.Duration
-	89,  // 14: longshore.v1.Autopsy.at:type_name -> google.protobuf.Timestamp
-	6,   // 15: longshore.v1.Autopsy.oom:type_name -> longshore.v1.Oom
-	7,   // 16: longshore.v1.Autopsy.asked:type_name -> longshore.v1.Asked
-	89,  // 17: longshore.v1.Asked.at:type_name -> google.protobuf.Timestamp
-	84,  // 18: longshore.v1.ListSandboxesRequest.labels:type_name -> longshore.v1.ListSandboxesRequest.LabelsEntry
-	0,   // 19: longshore.v1.ListSandboxesResponse.sandboxes:type_name -> longshore.v1.Sandbox
-	85,  // 20: longshore.v1.ListContainersRequest.labels:type_name -> longshore.v1.ListContainersRequest.LabelsEntry
-	1,   // 21: longshore.v1.ListContainersResponse.containers:type_name -> longshore.v1.Container
-	1,   // 22: longshore.v1.WhyResponse.container:type_name -> longshore.v1.Container
-	18,  // 23: longshore.v1.WhyResponse.execs:type_name -> longshore.v1.Process
-	16,  // 24: longshore.v1.WhyResponse.start:type_name -> longshore.v1.StartPart
-	91,  // 25: longshore.v1.WhyResponse.refused:type_name -> longshore.v1.EgressRecord
-	89,  // 26: longshore.v1.StartPart.at:type_name -> google.protobuf.Timestamp
-	17,  // 27: longshore.v1.StartPart.stages:type_name -> longshore.v1.StartStage
-	90,  // 28: longshore.v1.StartStage.took:type_name -> google.protobuf.Duration
-	89,  // 29: longshore.v1.Process.started:type_name -> google.protobuf.Timestamp
-	89,  // 30: longshore.v1.Process.finished:type_name -> google.protobuf.Timestamp
-	5,   // 31: longshore.v1.Process.autopsy:type_name -> longshore.v1.Autopsy
-	35,  // 32: longshore.v1.CreateRequest.size:type_name -> longshore.v1.Size
-	36,  // 33: longshore.v1.CreateRequest.mounts:type_name -> longshore.v1.Mount
-	4,   // 34: longshore.v1.CreateRequest.ports:type_name -> longshore.v1.Port
-	86,  // 35: longshore.v1.CreateRequest.labels:type_name -> longshore.v1.CreateRequest.LabelsEntry
-	90,  // 36: longshore.v1.CreateRequest.stop_grace:type_name -> google.protobuf.Duration
-	34,  // 37: longshore.v1.CreateRequest.dns:type_name -> longshore.v1.Dns
-	38,  // 38: longshore.v1.CreateRequest.credentials:type_name -> longshore.v1.Credentials
-	33,  // 39: longshore.v1.CreateRequest.tmpfs:type_name -> longshore.v1.Tmpfs
-	87,  // 40: longshore.v1.CreateRequest.sysctls:type_name -> longshore.v1.CreateRequest.SysctlsEntry
-	88,  // 41: longshore.v1.CreateRequest.annotations:type_name -> longshore.v1.CreateRequest.AnnotationsEntry
-	92,  // 42: longshore.v1.CreateRequest.further_networks:type_name -> longshore.v1.NetworkAttachment
-	21,  // 43: longshore.v1.CreateRequest.health:type_name -> longshore.v1.HealthCheck
-	20,  // 44: longshore.v1.CreateRequest.blkio_weight_devices:type_name -> longshore.v1.DeviceLimit
-	20,  // 45: longshore.v1.CreateRequest.device_read_bps:type_name -> longshore.v1.DeviceLimit
-	20,  // 46: longshore.v1.CreateRequest.device_write_bps:type_name -> longshore.v1.DeviceLimit
-	20,  // 47: longshore.v1.CreateRequest.device_read_iops:type_name -> longshore.v1.DeviceLimit
-	20,  // 48: longshore.v1.CreateRequest.device_write_iops:type_name -> longshore.v1.DeviceLimit
-	37,  // 49: longshore.v1.CreateRequest.images:type_name -> longshore.v1.ImageMount
-	90,  // 50: longshore.v1.HealthCheck.interval:type_name -> google.protobuf.Duration
-	90,  // 51: longshore.v1.HealthCheck.timeout:type_name -> google.protobuf.Duration
-	90,  // 52: longshore.v1.HealthCheck.start_period:type_name -> google.protobuf.Duration
-	90,  // 53: longshore.v1.HealthCheck.start_interval:type_name -> google.protobuf.Duration
-	24,  // 54: longshore.v1.DiffResponse.changes:type_name -> longshore.v1.Change
-	28,  // 55: longshore.v1.CopyOutResponse.source:type_name -> longshore.v1.CopySource
-	31,  // 56: longshore.v1.CopyInRequest.to:type_name -> longshore.v1.CopyTo
-	28,  // 57: longshore.v1.CopyTo.source:type_name -> longshore.v1.CopySource
-	41,  // 58: longshore.v1.CreateResponse.pull:type_name -> longshore.v1.PullProgress
-	40,  // 59: longshore.v1.CreateResponse.created:type_name -> longshore.v1.Created
-	90,  // 60: longshore.v1.RestartRequest.grace:type_name -> google.protobuf.Duration
-	90,  // 61: longshore.v1.StopRequest.grace:type_name -> google.protobuf.Duration
-	2,   // 62: longshore.v1.SleepResponse.rest:type_name -> longshore.v1.Rest
-	5,   // 63: longshore.v1.WaitResponse.autopsy:type_name -> longshore.v1.Autopsy
-	70,  // 64: longshore.v1.ExecRequest.start:type_name -> longshore.v1.ExecStart
-	67,  // 65: longshore.v1.ExecRequest.input:type_name -> longshore.v1.Input
-	35,  // 66: longshore.v1.Input.resize:type_name -> longshore.v1.Size
-	71,  // 67: longshore.v1.Output.started:type_name -> longshore.v1.Started
-	5,   // 68: longshore.v1.Output.exited:type_name -> longshore.v1.Autopsy
-	35,  // 69: longshore.v1.ExecStart.size:type_name -> longshore.v1.Size
-	73,  // 70: longshore.v1.AttachRequest.start:type_name -> longshore.v1.AttachStart
-	67,  // 71: longshore.v1.AttachRequest.input:type_name -> longshore.v1.Input
-	35,  // 72: longshore.v1.AttachStart.size:type_name -> longshore.v1.Size
-	89,  // 73: longshore.v1.LogsRequest.since:type_name -> google.protobuf.Timestamp
-	89,  // 74: longshore.v1.LogsRequest.until:type_name -> google.protobuf.Timestamp
-	89,  // 75: longshore.v1.LogsResponse.at:type_name -> google.protobuf.Timestamp
-	90,  // 76: longshore.v1.StatsRequest.interval:type_name -> google.protobuf.Duration
-	78,  // 77: longshore.v1.StatsResponse.containers:type_name -> longshore.v1.ContainerStats
-	89,  // 78: longshore.v1.ContainerStats.at:type_name -> google.protobuf.Timestamp
-	81,  // 79: longshore.v1.TopResponse.processes:type_name -> longshore.v1.ProcessStats
-	8,   // 80: longshore.v1.Containers.ListSandboxes:input_type -> longshore.v1.ListSandboxesRequest
-	10,  // 81: longshore.v1.Containers.ListContainers:input_type -> longshore.v1.ListContainersRequest
-	12,  // 82: longshore.v1.Containers.Inspect:input_type -> longshore.v1.InspectRequest
-	14,  // 83: longshore.v1.Containers.Why:input_type -> longshore.v1.WhyRequest
-	19,  // 84: longshore.v1.Containers.Create:input_type -> longshore.v1.CreateRequest
-	42,  // 85: longshore.v1.Containers.Start:input_type -> longshore.v1.StartRequest
-	44,  // 86: longshore.v1.Containers.Restart:input_type -> longshore.v1.RestartRequest
-	46,  // 87: longshore.v1.Containers.Stop:input_type -> longshore.v1.StopRequest
-	48,  // 88: longshore.v1.Containers.Kill:input_type -> longshore.v1.KillRequest
-	50,  // 89: longshore.v1.Containers.Rename:input_type -> longshore.v1.RenameRequest
-	52,  // 90: longshore.v1.Containers.Update:input_type -> longshore.v1.UpdateRequest
-	54,  // 91: longshore.v1.Containers.Pause:input_type -> longshore.v1.PauseRequest
-	56,  // 92: longshore.v1.Containers.Resume:input_type -> longshore.v1.ResumeRequest
-	58,  // 93: longshore.v1.Containers.Sleep:input_type -> longshore.v1.SleepRequest
-	60,  // 94: longshore.v1.Containers.Wake:input_type -> longshore.v1.WakeRequest
-	62,  // 95: longshore.v1.Containers.Remove:input_type -> longshore.v1.RemoveRequest
-	64,  // 96: longshore.v1.Containers.Wait:input_type -> longshore.v1.WaitRequest
-	66,  // 97: longshore.v1.Containers.Exec:input_type -> longshore.v1.ExecRequest
-	72,  // 98: longshore.v1.Containers.Attach:input_type -> longshore.v1.AttachRequest
-	27,  // 99: longshore.v1.Containers.CopyOut:input_type -> longshore.v1.CopyOutRequest
-	30,  // 100: longshore.v1.Containers.CopyIn:input_type -> longshore.v1.CopyInRequest
-	74,  // 101: longshore.v1.Containers.Logs:input_type -> longshore.v1.LogsRequest
-	76,  // 102: longshore.v1.Containers.Stats:input_type -> longshore.v1.StatsRequest
-	79,  // 103: longshore.v1.Containers.Top:input_type -> longshore.v1.TopRequest
-	22,  // 104: longshore.v1.Containers.Diff:input_type -> longshore.v1.DiffRequest
-	25,  // 105: longshore.v1.Containers.Commit:input_type -> longshore.v1.CommitRequest
-	9,   // 106: longshore.v1.Containers.ListSandboxes:output_type -> longshore.v1.ListSandboxesResponse
-	11,  // 107: longshore.v1.Containers.ListContainers:output_type -> longshore.v1.ListContainersResponse
-	13,  // 108: longshore.v1.Containers.Inspect:output_type -> longshore.v1.InspectResponse
-	15,  // 109: longshore.v1.Containers.Why:output_type -> longshore.v1.WhyResponse
-	39,  // 110: longshore.v1.Containers.Create:output_type -> longshore.v1.CreateResponse
-	43,  // 111: longshore.v1.Containers.Start:output_type -> longshore.v1.StartResponse
-	45,  // 112: longshore.v1.Containers.Restart:output_type -> longshore.v1.RestartResponse
-	47,  // 113: longshore.v1.Containers.Stop:output_type -> longshore.v1.StopResponse
-	49,  // 114: longshore.v1.Containers.Kill:output_type -> longshore.v1.KillResponse
-	51,  // 115: longshore.v1.Containers.Rename:output_type -> longshore.v1.RenameResponse
-	53,  // 116: longshore.v1.Containers.Update:output_type -> longshore.v1.UpdateResponse
-	55,  // 117: longshore.v1.Containers.Pause:output_type -> longshore.v1.PauseResponse
-	57,  // 118: longshore.v1.Containers.Resume:output_type -> longshore.v1.ResumeResponse
-	59,  // 119: longshore.v1.Containers.Sleep:output_type -> longshore.v1.SleepResponse
-	61,  // 120: longshore.v1.Containers.Wake:output_type -> longshore.v1.WakeResponse
-	63,  // 121: longshore.v1.Containers.Remove:output_type -> longshore.v1.RemoveResponse
-	65,  // 122: longshore.v1.Containers.Wait:output_type -> longshore.v1.WaitResponse
-	68,  // 123: longshore.v1.Containers.Exec:output_type -> longshore.v1.Output
-	68,  // 124: longshore.v1.Containers.Attach:output_type -> longshore.v1.Output
-	29,  // 125: longshore.v1.Containers.CopyOut:output_type -> longshore.v1.CopyOutResponse
-	32,  // 126: longshore.v1.Containers.CopyIn:output_type -> longshore.v1.CopyInResponse
-	75,  // 127: longshore.v1.Containers.Logs:output_type -> longshore.v1.LogsResponse
-	77,  // 128: longshore.v1.Containers.Stats:output_type -> longshore.v1.StatsResponse
-	80,  // 129: longshore.v1.Containers.Top:output_type -> longshore.v1.TopResponse
-	23,  // 130: longshore.v1.Containers.Diff:output_type -> longshore.v1.DiffResponse
-	26,  // 131: longshore.v1.Containers.Commit:output_type -> longshore.v1.CommitResponse
-	106, // [106:132] is the sub-list for method output_type
-	80,  // [80:106] is the sub-list for method input_type
-	80,  // [80:80] is the sub-list for extension type_name
-	80,  // [80:80] is the sub-list for extension extendee
-	0,   // [0:80] is the sub-list for field type_name
+	64,  // 10: longshore.v1.Container.checkpoint:type_name -> longshore.v1.Checkpoint
+	97,  // 11: longshore.v1.Rest.since:type_name -> google.protobuf.Timestamp
+	3,   // 12: longshore.v1.Rest.resident:type_name -> longshore.v1.Resident
+	97,  // 13: longshore.v1.Rest.woken:type_name -> google.protobuf.Timestamp
+	98,  // 14: longshore.v1.Rest.back:type_name -> google.protobuf.Duration
+	97,  // 15: longshore.v1.Autopsy.at:type_name -> google.protobuf.Timestamp
+	6,   // 16: longshore.v1.Autopsy.oom:type_name -> longshore.v1.Oom
+	7,   // 17: longshore.v1.Autopsy.asked:type_name -> longshore.v1.Asked
+	97,  // 18: longshore.v1.Asked.at:type_name -> google.protobuf.Timestamp
+	92,  // 19: longshore.v1.ListSandboxesRequest.labels:type_name -> longshore.v1.ListSandboxesRequest.LabelsEntry
+	0,   // 20: longshore.v1.ListSandboxesResponse.sandboxes:type_name -> longshore.v1.Sandbox
+	93,  // 21: longshore.v1.ListContainersRequest.labels:type_name -> longshore.v1.ListContainersRequest.LabelsEntry
+	1,   // 22: longshore.v1.ListContainersResponse.containers:type_name -> longshore.v1.Container
+	1,   // 23: longshore.v1.WhyResponse.container:type_name -> longshore.v1.Container
+	18,  // 24: longshore.v1.WhyResponse.execs:type_name -> longshore.v1.Process
+	16,  // 25: longshore.v1.WhyResponse.start:type_name -> longshore.v1.StartPart
+	99,  // 26: longshore.v1.WhyResponse.refused:type_name -> longshore.v1.EgressRecord
+	97,  // 27: longshore.v1.StartPart.at:type_name -> google.protobuf.Timestamp
+	17,  // 28: longshore.v1.StartPart.stages:type_name -> longshore.v1.StartStage
+	98,  // 29: longshore.v1.StartStage.took:type_name -> google.protobuf.Duration
+	97,  // 30: longshore.v1.Process.started:type_name -> google.protobuf.Timestamp
+	97,  // 31: longshore.v1.Process.finished:type_name -> google.protobuf.Timestamp
+	5,   // 32: longshore.v1.Process.autopsy:type_name -> longshore.v1.Autopsy
+	35,  // 33: longshore.v1.CreateRequest.size:type_name -> longshore.v1.Size
+	36,  // 34: longshore.v1.CreateRequest.mounts:type_name -> longshore.v1.Mount
+	4,   // 35: longshore.v1.CreateRequest.ports:type_name -> longshore.v1.Port
+	94,  // 36: longshore.v1.CreateRequest.labels:type_name -> longshore.v1.CreateRequest.LabelsEntry
+	98,  // 37: longshore.v1.CreateRequest.stop_grace:type_name -> google.protobuf.Duration
+	34,  // 38: longshore.v1.CreateRequest.dns:type_name -> longshore.v1.Dns
+	38,  // 39: longshore.v1.CreateRequest.credentials:type_name -> longshore.v1.Credentials
+	33,  // 40: longshore.v1.CreateRequest.tmpfs:type_name -> longshore.v1.Tmpfs
+	95,  // 41: longshore.v1.CreateRequest.sysctls:type_name -> longshore.v1.CreateRequest.SysctlsEntry
+	96,  // 42: longshore.v1.CreateRequest.annotations:type_name -> longshore.v1.CreateRequest.AnnotationsEntry
+	100, // 43: longshore.v1.CreateRequest.further_networks:type_name -> longshore.v1.NetworkAttachment
+	21,  // 44: longshore.v1.CreateRequest.health:type_name -> longshore.v1.HealthCheck
+	20,  // 45: longshore.v1.CreateRequest.blkio_weight_devices:type_name -> longshore.v1.DeviceLimit
+	20,  // 46: longshore.v1.CreateRequest.device_read_bps:type_name -> longshore.v1.DeviceLimit
+	20,  // 47: longshore.v1.CreateRequest.device_write_bps:type_name -> longshore.v1.DeviceLimit
+	20,  // 48: longshore.v1.CreateRequest.device_read_iops:type_name -> longshore.v1.DeviceLimit
+	20,  // 49: longshore.v1.CreateRequest.device_write_iops:type_name -> longshore.v1.DeviceLimit
+	37,  // 50: longshore.v1.CreateRequest.images:type_name -> longshore.v1.ImageMount
+	98,  // 51: longshore.v1.HealthCheck.interval:type_name -> google.protobuf.Duration
+	98,  // 52: longshore.v1.HealthCheck.timeout:type_name -> google.protobuf.Duration
+	98,  // 53: longshore.v1.HealthCheck.start_period:type_name -> google.protobuf.Duration
+	98,  // 54: longshore.v1.HealthCheck.start_interval:type_name -> google.protobuf.Duration
+	24,  // 55: longshore.v1.DiffResponse.changes:type_name -> longshore.v1.Change
+	28,  // 56: longshore.v1.CopyOutResponse.source:type_name -> longshore.v1.CopySource
+	31,  // 57: longshore.v1.CopyInRequest.to:type_name -> longshore.v1.CopyTo
+	28,  // 58: longshore.v1.CopyTo.source:type_name -> longshore.v1.CopySource
+	41,  // 59: longshore.v1.CreateResponse.pull:type_name -> longshore.v1.PullProgress
+	40,  // 60: longshore.v1.CreateResponse.created:type_name -> longshore.v1.Created
+	98,  // 61: longshore.v1.RestartRequest.grace:type_name -> google.protobuf.Duration
+	98,  // 62: longshore.v1.StopRequest.grace:type_name -> google.protobuf.Duration
+	2,   // 63: longshore.v1.SleepResponse.rest:type_name -> longshore.v1.Rest
+	98,  // 64: longshore.v1.CheckpointRequest.timeout:type_name -> google.protobuf.Duration
+	64,  // 65: longshore.v1.CheckpointResponse.checkpoint:type_name -> longshore.v1.Checkpoint
+	97,  // 66: longshore.v1.Checkpoint.at:type_name -> google.protobuf.Timestamp
+	98,  // 67: longshore.v1.Checkpoint.frozen:type_name -> google.protobuf.Duration
+	97,  // 68: longshore.v1.Checkpoint.restored:type_name -> google.protobuf.Timestamp
+	68,  // 69: longshore.v1.RestoreRequest.start:type_name -> longshore.v1.RestoreStart
+	5,   // 70: longshore.v1.WaitResponse.autopsy:type_name -> longshore.v1.Autopsy
+	78,  // 71: longshore.v1.ExecRequest.start:type_name -> longshore.v1.ExecStart
+	75,  // 72: longshore.v1.ExecRequest.input:type_name -> longshore.v1.Input
+	35,  // 73: longshore.v1.Input.resize:type_name -> longshore.v1.Size
+	79,  // 74: longshore.v1.Output.started:type_name -> longshore.v1.Started
+	5,   // 75: longshore.v1.Output.exited:type_name -> longshore.v1.Autopsy
+	35,  // 76: longshore.v1.ExecStart.size:type_name -> longshore.v1.Size
+	81,  // 77: longshore.v1.AttachRequest.start:type_name -> longshore.v1.AttachStart
+	75,  // 78: longshore.v1.AttachRequest.input:type_name -> longshore.v1.Input
+	35,  // 79: longshore.v1.AttachStart.size:type_name -> longshore.v1.Size
+	97,  // 80: longshore.v1.LogsRequest.since:type_name -> google.protobuf.Timestamp
+	97,  // 81: longshore.v1.LogsRequest.until:type_name -> google.protobuf.Timestamp
+	97,  // 82: longshore.v1.LogsResponse.at:type_name -> google.protobuf.Timestamp
+	98,  // 83: longshore.v1.StatsRequest.interval:type_name -> google.protobuf.Duration
+	86,  // 84: longshore.v1.StatsResponse.containers:type_name -> longshore.v1.ContainerStats
+	97,  // 85: longshore.v1.ContainerStats.at:type_name -> google.protobuf.Timestamp
+	89,  // 86: longshore.v1.TopResponse.processes:type_name -> longshore.v1.ProcessStats
+	8,   // 87: longshore.v1.Containers.ListSandboxes:input_type -> longshore.v1.ListSandboxesRequest
+	10,  // 88: longshore.v1.Containers.ListContainers:input_type -> longshore.v1.ListContainersRequest
+	12,  // 89: longshore.v1.Containers.Inspect:input_type -> longshore.v1.InspectRequest
+	14,  // 90: longshore.v1.Containers.Why:input_type -> longshore.v1.WhyRequest
+	19,  // 91: longshore.v1.Containers.Create:input_type -> longshore.v1.CreateRequest
+	42,  // 92: longshore.v1.Containers.Start:input_type -> longshore.v1.StartRequest
+	44,  // 93: longshore.v1.Containers.Restart:input_type -> longshore.v1.RestartRequest
+	46,  // 94: longshore.v1.Containers.Stop:input_type -> longshore.v1.StopRequest
+	48,  // 95: longshore.v1.Containers.Kill:input_type -> longshore.v1.KillRequest
+	50,  // 96: longshore.v1.Containers.Rename:input_type -> longshore.v1.RenameRequest
+	52,  // 97: longshore.v1.Containers.Update:input_type -> longshore.v1.UpdateRequest
+	54,  // 98: longshore.v1.Containers.Pause:input_type -> longshore.v1.PauseRequest
+	56,  // 99: longshore.v1.Containers.Resume:input_type -> longshore.v1.ResumeRequest
+	58,  // 100: longshore.v1.Containers.Sleep:input_type -> longshore.v1.SleepRequest
+	60,  // 101: longshore.v1.Containers.Wake:input_type -> longshore.v1.WakeRequest
+	62,  // 102: longshore.v1.Containers.Checkpoint:input_type -> longshore.v1.CheckpointRequest
+	65,  // 103: longshore.v1.Containers.ExportCheckpoint:input_type -> longshore.v1.ExportCheckpointRequest
+	67,  // 104: longshore.v1.Containers.Restore:input_type -> longshore.v1.RestoreRequest
+	70,  // 105: longshore.v1.Containers.Remove:input_type -> longshore.v1.RemoveRequest
+	72,  // 106: longshore.v1.Containers.Wait:input_type -> longshore.v1.WaitRequest
+	74,  // 107: longshore.v1.Containers.Exec:input_type -> longshore.v1.ExecRequest
+	80,  // 108: longshore.v1.Containers.Attach:input_type -> longshore.v1.AttachRequest
+	27,  // 109: longshore.v1.Containers.CopyOut:input_type -> longshore.v1.CopyOutRequest
+	30,  // 110: longshore.v1.Containers.CopyIn:input_type -> longshore.v1.CopyInRequest
+	82,  // 111: longshore.v1.Containers.Logs:input_type -> longshore.v1.LogsRequest
+	84,  // 112: longshore.v1.Containers.Stats:input_type -> longshore.v1.StatsRequest
+	87,  // 113: longshore.v1.Containers.Top:input_type -> longshore.v1.TopRequest
+	22,  // 114: longshore.v1.Containers.Diff:input_type -> longshore.v1.DiffRequest
+	25,  // 115: longshore.v1.Containers.Commit:input_type -> longshore.v1.CommitRequest
+	9,   // 116: longshore.v1.Containers.ListSandboxes:output_type -> longshore.v1.ListSandboxesResponse
+	11,  // 117: longshore.v1.Containers.ListContainers:output_type -> longshore.v1.ListContainersResponse
+	13,  // 118: longshore.v1.Containers.Inspect:output_type -> longshore.v1.InspectResponse
+	15,  // 119: longshore.v1.Containers.Why:output_type -> longshore.v1.WhyResponse
+	39,  // 120: longshore.v1.Containers.Create:output_type -> longshore.v1.CreateResponse
+	43,  // 121: longshore.v1.Containers.Start:output_type -> longshore.v1.StartResponse
+	45,  // 122: longshore.v1.Containers.Restart:output_type -> longshore.v1.RestartResponse
+	47,  // 123: longshore.v1.Containers.Stop:output_type -> longshore.v1.StopResponse
+	49,  // 124: longshore.v1.Containers.Kill:output_type -> longshore.v1.KillResponse
+	51,  // 125: longshore.v1.Containers.Rename:output_type -> longshore.v1.RenameResponse
+	53,  // 126: longshore.v1.Containers.Update:output_type -> longshore.v1.UpdateResponse
+	55,  // 127: longshore.v1.Containers.Pause:output_type -> longshore.v1.PauseResponse
+	57,  // 128: longshore.v1.Containers.Resume:output_type -> longshore.v1.ResumeResponse
+	59,  // 129: longshore.v1.Containers.Sleep:output_type -> longshore.v1.SleepResponse
+	61,  // 130: longshore.v1.Containers.Wake:output_type -> longshore.v1.WakeResponse
+	63,  // 131: longshore.v1.Containers.Checkpoint:output_type -> longshore.v1.CheckpointResponse
+	66,  // 132: longshore.v1.Containers.ExportCheckpoint:output_type -> longshore.v1.ExportCheckpointResponse
+	69,  // 133: longshore.v1.Containers.Restore:output_type -> longshore.v1.RestoreResponse
+	71,  // 134: longshore.v1.Containers.Remove:output_type -> longshore.v1.RemoveResponse
+	73,  // 135: longshore.v1.Containers.Wait:output_type -> longshore.v1.WaitResponse
+	76,  // 136: longshore.v1.Containers.Exec:output_type -> longshore.v1.Output
+	76,  // 137: longshore.v1.Containers.Attach:output_type -> longshore.v1.Output
+	29,  // 138: longshore.v1.Containers.CopyOut:output_type -> longshore.v1.CopyOutResponse
+	32,  // 139: longshore.v1.Containers.CopyIn:output_type -> longshore.v1.CopyInResponse
+	83,  // 140: longshore.v1.Containers.Logs:output_type -> longshore.v1.LogsResponse
+	85,  // 141: longshore.v1.Containers.Stats:output_type -> longshore.v1.StatsResponse
+	88,  // 142: longshore.v1.Containers.Top:output_type -> longshore.v1.TopResponse
+	23,  // 143: longshore.v1.Containers.Diff:output_type -> longshore.v1.DiffResponse
+	26,  // 144: longshore.v1.Containers.Commit:output_type -> longshore.v1.CommitResponse
+	116, // [116:145] is the sub-list for method output_type
+	87,  // [87:116] is the sub-list for method input_type
+	87,  // [87:87] is the sub-list for extension type_name
+	87,  // [87:87] is the sub-list for extension extendee
+	0,   // [0:87] is the sub-list for field type_name
 }
 
 func init() { file_longshore_v1_container_proto_init() }
@@ -7179,35 +7759,35 @@ func file_longshore_v1_container_proto_init() {
 		(*CreateResponse_Pull)(nil),
 		(*CreateResponse_Created)(nil),
 	}
-	file_longshore_v1_container_proto_msgTypes[66].OneofWrappers = []any{
+	file_longshore_v1_container_proto_msgTypes[74].OneofWrappers = []any{
 		(*ExecRequest_Start)(nil),
 		(*ExecRequest_Input)(nil),
 	}
-	file_longshore_v1_container_proto_msgTypes[67].OneofWrappers = []any{
+	file_longshore_v1_container_proto_msgTypes[75].OneofWrappers = []any{
 		(*Input_Stdin)(nil),
 		(*Input_StdinClosed)(nil),
 		(*Input_Resize)(nil),
 		(*Input_Signal)(nil),
 	}
-	file_longshore_v1_container_proto_msgTypes[68].OneofWrappers = []any{
+	file_longshore_v1_container_proto_msgTypes[76].OneofWrappers = []any{
 		(*Output_Started)(nil),
 		(*Output_Stdout)(nil),
 		(*Output_Stderr)(nil),
 		(*Output_Exited)(nil),
 	}
-	file_longshore_v1_container_proto_msgTypes[72].OneofWrappers = []any{
+	file_longshore_v1_container_proto_msgTypes[80].OneofWrappers = []any{
 		(*AttachRequest_Start)(nil),
 		(*AttachRequest_Input)(nil),
 	}
-	file_longshore_v1_container_proto_msgTypes[74].OneofWrappers = []any{}
-	file_longshore_v1_container_proto_msgTypes[78].OneofWrappers = []any{}
+	file_longshore_v1_container_proto_msgTypes[82].OneofWrappers = []any{}
+	file_longshore_v1_container_proto_msgTypes[86].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_longshore_v1_container_proto_rawDesc), len(file_longshore_v1_container_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   89,
+			NumMessages:   97,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -19,32 +19,35 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	Containers_ListSandboxes_FullMethodName  = "/longshore.v1.Containers/ListSandboxes"
-	Containers_ListContainers_FullMethodName = "/longshore.v1.Containers/ListContainers"
-	Containers_Inspect_FullMethodName        = "/longshore.v1.Containers/Inspect"
-	Containers_Why_FullMethodName            = "/longshore.v1.Containers/Why"
-	Containers_Create_FullMethodName         = "/longshore.v1.Containers/Create"
-	Containers_Start_FullMethodName          = "/longshore.v1.Containers/Start"
-	Containers_Restart_FullMethodName        = "/longshore.v1.Containers/Restart"
-	Containers_Stop_FullMethodName           = "/longshore.v1.Containers/Stop"
-	Containers_Kill_FullMethodName           = "/longshore.v1.Containers/Kill"
-	Containers_Rename_FullMethodName         = "/longshore.v1.Containers/Rename"
-	Containers_Update_FullMethodName         = "/longshore.v1.Containers/Update"
-	Containers_Pause_FullMethodName          = "/longshore.v1.Containers/Pause"
-	Containers_Resume_FullMethodName         = "/longshore.v1.Containers/Resume"
-	Containers_Sleep_FullMethodName          = "/longshore.v1.Containers/Sleep"
-	Containers_Wake_FullMethodName           = "/longshore.v1.Containers/Wake"
-	Containers_Remove_FullMethodName         = "/longshore.v1.Containers/Remove"
-	Containers_Wait_FullMethodName           = "/longshore.v1.Containers/Wait"
-	Containers_Exec_FullMethodName           = "/longshore.v1.Containers/Exec"
-	Containers_Attach_FullMethodName         = "/longshore.v1.Containers/Attach"
-	Containers_CopyOut_FullMethodName        = "/longshore.v1.Containers/CopyOut"
-	Containers_CopyIn_FullMethodName         = "/longshore.v1.Containers/CopyIn"
-	Containers_Logs_FullMethodName           = "/longshore.v1.Containers/Logs"
-	Containers_Stats_FullMethodName          = "/longshore.v1.Containers/Stats"
-	Containers_Top_FullMethodName            = "/longshore.v1.Containers/Top"
-	Containers_Diff_FullMethodName           = "/longshore.v1.Containers/Diff"
-	Containers_Commit_FullMethodName         = "/longshore.v1.Containers/Commit"
+	Containers_ListSandboxes_FullMethodName    = "/longshore.v1.Containers/ListSandboxes"
+	Containers_ListContainers_FullMethodName   = "/longshore.v1.Containers/ListContainers"
+	Containers_Inspect_FullMethodName          = "/longshore.v1.Containers/Inspect"
+	Containers_Why_FullMethodName              = "/longshore.v1.Containers/Why"
+	Containers_Create_FullMethodName           = "/longshore.v1.Containers/Create"
+	Containers_Start_FullMethodName            = "/longshore.v1.Containers/Start"
+	Containers_Restart_FullMethodName          = "/longshore.v1.Containers/Restart"
+	Containers_Stop_FullMethodName             = "/longshore.v1.Containers/Stop"
+	Containers_Kill_FullMethodName             = "/longshore.v1.Containers/Kill"
+	Containers_Rename_FullMethodName           = "/longshore.v1.Containers/Rename"
+	Containers_Update_FullMethodName           = "/longshore.v1.Containers/Update"
+	Containers_Pause_FullMethodName            = "/longshore.v1.Containers/Pause"
+	Containers_Resume_FullMethodName           = "/longshore.v1.Containers/Resume"
+	Containers_Sleep_FullMethodName            = "/longshore.v1.Containers/Sleep"
+	Containers_Wake_FullMethodName             = "/longshore.v1.Containers/Wake"
+	Containers_Checkpoint_FullMethodName       = "/longshore.v1.Containers/Checkpoint"
+	Containers_ExportCheckpoint_FullMethodName = "/longshore.v1.Containers/ExportCheckpoint"
+	Containers_Restore_FullMethodName          = "/longshore.v1.Containers/Restore"
+	Containers_Remove_FullMethodName           = "/longshore.v1.Containers/Remove"
+	Containers_Wait_FullMethodName             = "/longshore.v1.Containers/Wait"
+	Containers_Exec_FullMethodName             = "/longshore.v1.Containers/Exec"
+	Containers_Attach_FullMethodName           = "/longshore.v1.Containers/Attach"
+	Containers_CopyOut_FullMethodName          = "/longshore.v1.Containers/CopyOut"
+	Containers_CopyIn_FullMethodName           = "/longshore.v1.Containers/CopyIn"
+	Containers_Logs_FullMethodName             = "/longshore.v1.Containers/Logs"
+	Containers_Stats_FullMethodName            = "/longshore.v1.Containers/Stats"
+	Containers_Top_FullMethodName              = "/longshore.v1.Containers/Top"
+	Containers_Diff_FullMethodName             = "/longshore.v1.Containers/Diff"
+	Containers_Commit_FullMethodName           = "/longshore.v1.Containers/Commit"
 )
 
 // ContainersClient is the client API for Containers service.
@@ -87,6 +90,12 @@ type ContainersClient interface {
 	// Wake answers when the processes of a sleeping container run again. Their memory comes back as they
 	// use it.
 	Wake(ctx context.Context, in *WakeRequest, opts ...grpc.CallOption) (*WakeResponse, error)
+	// Checkpoint stores the processes of a container on the node. They end with it, unless they are left running.
+	Checkpoint(ctx context.Context, in *CheckpointRequest, opts ...grpc.CallOption) (*CheckpointResponse, error)
+	// ExportCheckpoint sends a stored checkpoint as a tar.
+	ExportCheckpoint(ctx context.Context, in *ExportCheckpointRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ExportCheckpointResponse], error)
+	// Restore continues the processes of a container that has ended with its checkpoint, or of a tar in a new container.
+	Restore(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[RestoreRequest, RestoreResponse], error)
 	// Remove removes a container, together with its sandbox when that was made
 	// for it, or a sandbox with all it holds.
 	Remove(ctx context.Context, in *RemoveRequest, opts ...grpc.CallOption) (*RemoveResponse, error)
@@ -280,6 +289,48 @@ func (c *containersClient) Wake(ctx context.Context, in *WakeRequest, opts ...gr
 	return out, nil
 }
 
+func (c *containersClient) Checkpoint(ctx context.Context, in *CheckpointRequest, opts ...grpc.CallOption) (*CheckpointResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CheckpointResponse)
+	err := c.cc.Invoke(ctx, Containers_Checkpoint_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *containersClient) ExportCheckpoint(ctx context.Context, in *ExportCheckpointRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ExportCheckpointResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Containers_ServiceDesc.Streams[1], Containers_ExportCheckpoint_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[ExportCheckpointRequest, ExportCheckpointResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Containers_ExportCheckpointClient = grpc.ServerStreamingClient[ExportCheckpointResponse]
+
+func (c *containersClient) Restore(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[RestoreRequest, RestoreResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Containers_ServiceDesc.Streams[2], Containers_Restore_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[RestoreRequest, RestoreResponse]{ClientStream: stream}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Containers_RestoreClient = grpc.ClientStreamingClient[RestoreRequest, RestoreResponse]
+
 func (c *containersClient) Remove(ctx context.Context, in *RemoveRequest, opts ...grpc.CallOption) (*RemoveResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(RemoveResponse)
@@ -302,7 +353,7 @@ func (c *containersClient) Wait(ctx context.Context, in *WaitRequest, opts ...gr
 
 func (c *containersClient) Exec(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ExecRequest, Output], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &Containers_ServiceDesc.Streams[1], Containers_Exec_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &Containers_ServiceDesc.Streams[3], Containers_Exec_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -315,7 +366,7 @@ type Containers_ExecClient = grpc.BidiStreamingClient[ExecRequest, Output]
 
 func (c *containersClient) Attach(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[AttachRequest, Output], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &Containers_ServiceDesc.Streams[2], Containers_Attach_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &Containers_ServiceDesc.Streams[4], Containers_Attach_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -328,7 +379,7 @@ type Containers_AttachClient = grpc.BidiStreamingClient[AttachRequest, Output]
 
 func (c *containersClient) CopyOut(ctx context.Context, in *CopyOutRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[CopyOutResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &Containers_ServiceDesc.Streams[3], Containers_CopyOut_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &Containers_ServiceDesc.Streams[5], Containers_CopyOut_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -347,7 +398,7 @@ type Containers_CopyOutClient = grpc.ServerStreamingClient[CopyOutResponse]
 
 func (c *containersClient) CopyIn(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[CopyInRequest, CopyInResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &Containers_ServiceDesc.Streams[4], Containers_CopyIn_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &Containers_ServiceDesc.Streams[6], Containers_CopyIn_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -360,7 +411,7 @@ type Containers_CopyInClient = grpc.ClientStreamingClient[CopyInRequest, CopyInR
 
 func (c *containersClient) Logs(ctx context.Context, in *LogsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[LogsResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &Containers_ServiceDesc.Streams[5], Containers_Logs_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &Containers_ServiceDesc.Streams[7], Containers_Logs_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -379,7 +430,7 @@ type Containers_LogsClient = grpc.ServerStreamingClient[LogsResponse]
 
 func (c *containersClient) Stats(ctx context.Context, in *StatsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[StatsResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &Containers_ServiceDesc.Streams[6], Containers_Stats_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &Containers_ServiceDesc.Streams[8], Containers_Stats_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -408,7 +459,7 @@ func (c *containersClient) Top(ctx context.Context, in *TopRequest, opts ...grpc
 
 func (c *containersClient) Diff(ctx context.Context, in *DiffRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[DiffResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &Containers_ServiceDesc.Streams[7], Containers_Diff_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &Containers_ServiceDesc.Streams[9], Containers_Diff_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -475,6 +526,12 @@ type ContainersServer interface {
 	// Wake answers when the processes of a sleeping container run again. Their memory comes back as they
 	// use it.
 	Wake(context.Context, *WakeRequest) (*WakeResponse, error)
+	// Checkpoint stores the processes of a container on the node. They end with it, unless they are left running.
+	Checkpoint(context.Context, *CheckpointRequest) (*CheckpointResponse, error)
+	// ExportCheckpoint sends a stored checkpoint as a tar.
+	ExportCheckpoint(*ExportCheckpointRequest, grpc.ServerStreamingServer[ExportCheckpointResponse]) error
+	// Restore continues the processes of a container that has ended with its checkpoint, or of a tar in a new container.
+	Restore(grpc.ClientStreamingServer[RestoreRequest, RestoreResponse]) error
 	// Remove removes a container, together with its sandbox when that was made
 	// for it, or a sandbox with all it holds.
 	Remove(context.Context, *RemoveRequest) (*RemoveResponse, error)
@@ -553,6 +610,15 @@ func (UnimplementedContainersServer) Sleep(context.Context, *SleepRequest) (*Sle
 }
 func (UnimplementedContainersServer) Wake(context.Context, *WakeRequest) (*WakeResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Wake not implemented")
+}
+func (UnimplementedContainersServer) Checkpoint(context.Context, *CheckpointRequest) (*CheckpointResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Checkpoint not implemented")
+}
+func (UnimplementedContainersServer) ExportCheckpoint(*ExportCheckpointRequest, grpc.ServerStreamingServer[ExportCheckpointResponse]) error {
+	return status.Error(codes.Unimplemented, "method ExportCheckpoint not implemented")
+}
+func (UnimplementedContainersServer) Restore(grpc.ClientStreamingServer[RestoreRequest, RestoreResponse]) error {
+	return status.Error(codes.Unimplemented, "method Restore not implemented")
 }
 func (UnimplementedContainersServer) Remove(context.Context, *RemoveRequest) (*RemoveResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Remove not implemented")
@@ -871,6 +937,42 @@ func _Containers_Wake_Handler(srv interface{}, ctx context.Context, dec func(int
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Containers_Checkpoint_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CheckpointRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ContainersServer).Checkpoint(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Containers_Checkpoint_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ContainersServer).Checkpoint(ctx, req.(*CheckpointRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Containers_ExportCheckpoint_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(ExportCheckpointRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(ContainersServer).ExportCheckpoint(m, &grpc.GenericServerStream[ExportCheckpointRequest, ExportCheckpointResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Containers_ExportCheckpointServer = grpc.ServerStreamingServer[ExportCheckpointResponse]
+
+func _Containers_Restore_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(ContainersServer).Restore(&grpc.GenericServerStream[RestoreRequest, RestoreResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Containers_RestoreServer = grpc.ClientStreamingServer[RestoreRequest, RestoreResponse]
+
 func _Containers_Remove_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(RemoveRequest)
 	if err := dec(in); err != nil {
@@ -1072,6 +1174,10 @@ var Containers_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _Containers_Wake_Handler,
 		},
 		{
+			MethodName: "Checkpoint",
+			Handler:    _Containers_Checkpoint_Handler,
+		},
+		{
 			MethodName: "Remove",
 			Handler:    _Containers_Remove_Handler,
 		},
@@ -1093,6 +1199,16 @@ var Containers_ServiceDesc = grpc.ServiceDesc{
 			StreamName:    "Create",
 			Handler:       _Containers_Create_Handler,
 			ServerStreams: true,
+		},
+		{
+			StreamName:    "ExportCheckpoint",
+			Handler:       _Containers_ExportCheckpoint_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "Restore",
+			Handler:       _Containers_Restore_Handler,
+			ClientStreams: true,
 		},
 		{
 			StreamName:    "Exec",

@@ -118,7 +118,7 @@ func Container(c core.Container, sb core.Sandbox, image string) *longshorev1.Con
 	for _, v := range c.Config.Volumes {
 		out.Volumes = append(out.Volumes, v.Name)
 	}
-	out.Restarts, out.Rest = uint32(c.Restarts.Count), Rest(c.Rest)
+	out.Restarts, out.Rest, out.Checkpoint = uint32(c.Restarts.Count), Rest(c.Rest), Checkpoint(c.Checkpoint)
 	switch {
 	case c.Restarting():
 		out.State = Restarting
@@ -131,6 +131,16 @@ func Container(c core.Container, sb core.Sandbox, image string) *longshorev1.Con
 		out.Ports, out.Addresses = toPorts(sb.Network.Ports), toAddresses(sb.Network)
 	}
 	return out
+}
+
+// Checkpoint converts a container's checkpoint. nil if it has none.
+func Checkpoint(p *core.Checkpoint) *longshorev1.Checkpoint {
+	if p == nil {
+		return nil
+	}
+	return &longshorev1.Checkpoint{
+		Phase: string(p.Phase), At: Time(p.At), Bytes: p.Bytes, Frozen: durationpb.New(p.Frozen), Tcp: string(p.TCP), Kept: p.Kept, Ended: p.End, Restored: Time(p.Restored),
+	}
 }
 
 // Rest converts a container's sleep. nil if it never slept.

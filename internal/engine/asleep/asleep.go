@@ -45,9 +45,11 @@ const (
 	ByStop    By = "to be stopped"
 	BySignal  By = "for a signal"
 	ByPause   By = "to be paused"
-	byFailure By = "because it could not sleep"
-	byAgent   By = "because the agent died while it fell asleep"
-	byLoss    By = "because packets for it were lost"
+
+	ByCheckpoint By = "for a checkpoint"
+	byFailure    By = "because it could not sleep"
+	byAgent      By = "because the agent died while it fell asleep"
+	byLoss       By = "because packets for it were lost"
 )
 
 // LostCall and ShortCall are the Calls of the StopRequests of containers that the engine ends because their
