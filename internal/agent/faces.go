@@ -126,7 +126,7 @@ func openCRI(n *node) func(context.Context, face.Deps) (face.Face, error) {
 		f, err := cri.New(cri.Options{
 			Profiles: profiles,
 			Deps:     d, Config: n.cfg.Face.CRI, NRI: n.nri, ImageRoot: filepath.Join(n.cfg.Agent.Root, "image"),
-			StateDir: n.cfg.Agent.State, Checkpoint: n.criu.check, WritableCgroups: n.cgroups.Writable, Alpha: n.engine.As(core.OwnerCRIAlpha), Programs: n.programs,
+			StateDir: n.cfg.Agent.State, Checkpoint: n.criu.check, Checkpoints: checkpointsOf(n), WritableCgroups: n.cgroups.Writable, Alpha: n.engine.As(core.OwnerCRIAlpha), Programs: n.programs,
 		})
 		if err != nil {
 			return nil, err

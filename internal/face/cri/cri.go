@@ -66,6 +66,8 @@ type Options struct {
 	NRI *nri.Host
 	// Checkpoint says why this node could make no checkpoints; nil: unknown.
 	Checkpoint func(context.Context) error
+	// Checkpoints returns a client's verbs of checkpoints; nil when the node has none.
+	Checkpoints func(*engine.Client) core.CheckpointVerbs
 	// WritableCgroups says why no container here can have writable cgroups, and returns nil if one can. Without it none
 	// can.
 	WritableCgroups func() error
@@ -108,6 +110,9 @@ func New(o Options) (*Face, error) {
 	log := o.Logger.With(slog.String("face", Name))
 	srv := newServer(o, o.Engine, log, variant{owner: core.OwnerCRI})
 	srv.nri, srv.checkpoint, srv.profiles = o.NRI, o.Checkpoint, o.Profiles
+	if o.Checkpoints != nil {
+		srv.checkpoints = o.Checkpoints(o.Engine)
+	}
 	f := &Face{
 		server: srv, scrapes: &scrapes{set: srv.stats.metrics, measure: srv.stats.measure, metrics: o.Counting()}, cfg: o.Config, limits: o.Limits,
 		obs: obs.GRPC{Face: Name, Metrics: o.Counting(), Logger: log},

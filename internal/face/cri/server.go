@@ -43,6 +43,8 @@ type server struct {
 	urls       urls
 	// checkpoint says why this node could make no checkpoints. nil: unknown.
 	checkpoint func(context.Context) error
+	// checkpoints are the verbs of checkpoints. nil: the node has none.
+	checkpoints core.CheckpointVerbs
 	// writable says why no container here can have writable cgroups. It returns nil if one can.
 	writable func() error
 	profiles *secprofile.Store // nil without
