@@ -286,7 +286,7 @@ func (m *dump) describe(ctx context.Context) error {
 		ID: string(ct.ID), Name: ct.Name(), RootfsImage: image, RootfsImageRef: string(ct.Image), RootfsImageName: image,
 		OCIRuntime: ct.Runtime, CreatedTime: ct.Created, CheckpointedAt: now,
 	}
-	if cp := ct.Checkpoint; cp != nil && !cp.Restored.IsZero() {
+	if cp := ct.LastCheckpoint(); cp != nil && !cp.Restored.IsZero() {
 		cfg.Restored, cfg.RestoredAt = true, cp.Restored
 	}
 	spec := *m.spec

@@ -60,7 +60,7 @@ func (s *containerServer) Checkpoint(ctx context.Context, req *longshorev1.Check
 	if c, err = s.srv.all.Container(ctx, c.ID); err != nil {
 		return nil, err
 	}
-	return &longshorev1.CheckpointResponse{Checkpoint: view.Checkpoint(c.Checkpoint)}, nil
+	return &longshorev1.CheckpointResponse{Checkpoint: view.Checkpoint(c.LastCheckpoint())}, nil
 }
 
 // ExportCheckpoint sends a checkpoint.

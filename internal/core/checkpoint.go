@@ -198,3 +198,21 @@ const (
 	CheckpointRestoring CheckpointPhase = "restoring"
 	CheckpointOver      CheckpointPhase = ""
 )
+
+// LastCheckpoint returns the container's last checkpoint or restore; nil if there was none.
+func (c *Container) LastCheckpoint() *Checkpoint {
+	if c.Rest == nil {
+		return nil
+	}
+	return c.Rest.Checkpoint
+}
+
+// SetCheckpoint sets it.
+func (c *Container) SetCheckpoint(p *Checkpoint) {
+	rest := Rest{}
+	if c.Rest != nil {
+		rest = *c.Rest
+	}
+	rest.Checkpoint = p
+	c.Rest = &rest
+}

@@ -232,12 +232,10 @@ type Container struct {
 	// Health is the result of the program's health checks; nil before the first one.
 	Health   *Health  `json:"health,omitempty"`
 	Restarts Restarts `json:"restarts,omitzero"`
-	// Rest describes the container's sleep, or its last one. nil if it never slept.
+	// Rest describes the container's sleep, or its last one, and its checkpoint. nil if it never had one of them.
 	Rest *Rest `json:"rest,omitempty"`
 	// SavedSpec is the content of a durable container's config.json, for the time after a boot.
 	SavedSpec []byte `json:"saved_spec,omitempty"`
-	// Checkpoint describes the container's last checkpoint or restore; nil if there was none.
-	Checkpoint *Checkpoint `json:"checkpoint,omitempty"`
 }
 
 // HealthNow returns the result of the health checks of the program's present run; nil before the

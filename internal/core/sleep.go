@@ -87,6 +87,9 @@ type Rest struct {
 	Faults uint64        `json:"faults,omitempty"`
 	Pages  uint64        `json:"pages,omitempty"`
 	Back   time.Duration `json:"back,omitempty"`
+	// Checkpoint describes the container's last checkpoint or restore; nil if there was none. Since
+	// is zero if the container never slept.
+	Checkpoint *Checkpoint `json:"checkpoint,omitempty"`
 }
 
 // RestPhase is a step of a sleep.

@@ -149,7 +149,7 @@ func (r *reaper) exited(ctx context.Context, x core.ProcessExit) error {
 	if err != nil {
 		return err
 	}
-	if c.Checkpoint != nil && c.Checkpoint.Vacated == x.Pid && x.Pid != c.Main.Pid { // a restored process has its place
+	if c.Rest != nil && c.Rest.Checkpoint != nil && c.Rest.Checkpoint.Vacated == x.Pid && x.Pid != c.Main.Pid { // a restored process has its place
 		return nil
 	}
 	p := r.e.process(&c, x.Ref.Process)

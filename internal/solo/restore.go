@@ -83,7 +83,7 @@ func Restore(ctx context.Context, s *Service, c core.Container, r Restoring) err
 		return err
 	}
 	// Its files have changed since the checkpoint, unless it has ended with that.
-	cp := c.Checkpoint
+	cp := c.LastCheckpoint()
 	switch {
 	case cp == nil || !cp.Kept:
 		return fmt.Errorf("restore %s: it has no checkpoint on this node: %w", c.Name(), errdefs.ErrNotFound)

@@ -118,7 +118,7 @@ func Container(c core.Container, sb core.Sandbox, image string) *longshorev1.Con
 	for _, v := range c.Config.Volumes {
 		out.Volumes = append(out.Volumes, v.Name)
 	}
-	out.Restarts, out.Rest, out.Checkpoint = uint32(c.Restarts.Count), Rest(c.Rest), Checkpoint(c.Checkpoint)
+	out.Restarts, out.Rest, out.Checkpoint = uint32(c.Restarts.Count), Rest(c.Rest), Checkpoint(c.LastCheckpoint())
 	switch {
 	case c.Restarting():
 		out.State = Restarting
@@ -145,7 +145,7 @@ func Checkpoint(p *core.Checkpoint) *longshorev1.Checkpoint {
 
 // Rest converts a container's sleep. nil if it never slept.
 func Rest(r *core.Rest) *longshorev1.Rest {
-	if r == nil {
+	if r == nil || r.Since.IsZero() {
 		return nil
 	}
 	out := &longshorev1.Rest{

@@ -101,7 +101,7 @@ func (v Verbs) sleep(ctx context.Context, id core.ID, requested bool) error {
 	}
 	// The record comes first. From now on an exec waits for the lock, and wakes the container.
 	err = v.change(id, core.VerbSleep, func(c *core.Container, n *scope.Change) {
-		c.Rest = &core.Rest{Phase: core.RestFalling, Since: now()}
+		c.Rest = &core.Rest{Phase: core.RestFalling, Since: now(), Checkpoint: c.LastCheckpoint()}
 		if requested {
 			v.Scope.Forced(n, &c.Meta, scope.By{Verb: string(core.VerbSleep)})
 		}

@@ -88,7 +88,7 @@ func (v Verbs) checkpoint(ctx context.Context, id core.ID, o core.CheckpointOpti
 			}
 			n.Add(core.Event{Kind: core.EventContainerPaused, Note: "for a checkpoint"})
 		}
-		c.Checkpoint = &core.Checkpoint{Phase: core.CheckpointDumping, At: now(), TCP: o.TCP, Paused: was, End: o.End}
+		c.SetCheckpoint(&core.Checkpoint{Phase: core.CheckpointDumping, At: now(), TCP: o.TCP, Paused: was, End: o.End})
 		v.Scope.Forced(n, &c.Meta, scope.By{Verb: string(core.VerbCheckpoint)})
 		return nil
 	})
@@ -144,7 +144,7 @@ func (v Verbs) complete(ctx context.Context, ct *core.Container, d core.Dumped, 
 }
 
 func stored(c *core.Container, n *scope.Change, d core.Dumped) {
-	c.Checkpoint.Phase, c.Checkpoint.Kept, c.Checkpoint.Dumped = core.CheckpointOver, true, d
+	c.LastCheckpoint().Phase, c.LastCheckpoint().Kept, c.LastCheckpoint().Dumped = core.CheckpointOver, true, d
 	n.Add(core.Event{Kind: core.EventContainerStored, Note: fmt.Sprintf("%d MiB, stopped for %v", (d.Bytes+1<<20-1)>>20, d.Frozen.Round(time.Millisecond))})
 }
 
@@ -160,7 +160,7 @@ func (v Verbs) goOn(ctx context.Context, ct *core.Container, d *core.Dumped) err
 		if d != nil {
 			stored(c, n, *d)
 		} else {
-			c.Checkpoint = nil
+			c.SetCheckpoint(nil)
 		}
 		if thaw && c.State == core.ContainerPaused {
 			if err := step(c, core.VerbResume); err != nil {
@@ -219,8 +219,8 @@ func (v Verbs) Forget(ctx context.Context, id core.ID) error {
 	}
 	defer unlock()
 	err = v.change(id, func(c *core.Container, n *scope.Change) error {
-		if c.Checkpoint != nil {
-			c.Checkpoint.Kept = false
+		if c.LastCheckpoint() != nil {
+			c.LastCheckpoint().Kept = false
 		}
 		v.Scope.Forced(n, &c.Meta, scope.By{Verb: "remove the checkpoint"})
 		return nil

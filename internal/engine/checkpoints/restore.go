@@ -66,10 +66,10 @@ func (v Verbs) restore(ctx context.Context, id core.ID, o core.RestoreOptions) e
 	req.Vacate = func(ctx context.Context) error {
 		// From here on the container cannot be started. The record comes first: the next agent ends it.
 		err := v.change(id, func(c *core.Container, _ *scope.Change) error {
-			if c.Checkpoint == nil {
-				c.Checkpoint = &core.Checkpoint{}
+			if c.LastCheckpoint() == nil {
+				c.SetCheckpoint(&core.Checkpoint{})
 			}
-			c.Checkpoint.Phase, c.Checkpoint.Vacated = core.CheckpointRestoring, c.Main.Pid
+			c.LastCheckpoint().Phase, c.LastCheckpoint().Vacated = core.CheckpointRestoring, c.Main.Pid
 			return nil
 		})
 		if err != nil {
@@ -126,11 +126,11 @@ func (v Verbs) restored(ctx context.Context, id core.ID, pid int) error {
 			return err
 		}
 		c.Main.Pid, c.Main.Started = pid, now()
-		if c.Checkpoint.Vacated == pid { // its number is in use again
-			c.Checkpoint.Vacated = 0
+		if c.LastCheckpoint().Vacated == pid { // its number is in use again
+			c.LastCheckpoint().Vacated = 0
 		}
-		c.Checkpoint.Addresses = meta.Addresses
-		c.Checkpoint.Phase, c.Checkpoint.At, c.Checkpoint.TCP, c.Checkpoint.Restored = core.CheckpointOver, meta.At, meta.TCP, c.Main.Started
+		c.LastCheckpoint().Addresses = meta.Addresses
+		c.LastCheckpoint().Phase, c.LastCheckpoint().At, c.LastCheckpoint().TCP, c.LastCheckpoint().Restored = core.CheckpointOver, meta.At, meta.TCP, c.Main.Started
 		if v.Restarts != nil {
 			v.Restarts.Started(c)
 		}
@@ -143,8 +143,8 @@ func (v Verbs) restored(ctx context.Context, id core.ID, pid int) error {
 // over ends the phase of a restore that has failed.
 func (v Verbs) over(id core.ID) {
 	err := v.change(id, func(c *core.Container, _ *scope.Change) error {
-		if c.Checkpoint != nil {
-			c.Checkpoint.Phase = core.CheckpointOver
+		if c.LastCheckpoint() != nil {
+			c.LastCheckpoint().Phase = core.CheckpointOver
 		}
 		return nil
 	})
@@ -166,7 +166,7 @@ func (v Verbs) Recover(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			if known[c.ID] = true; c.Checkpoint != nil && c.Checkpoint.Phase != core.CheckpointOver {
+			if known[c.ID] = true; c.LastCheckpoint() != nil && c.LastCheckpoint().Phase != core.CheckpointOver {
 				list = append(list, c)
 			}
 		}
@@ -177,7 +177,7 @@ func (v Verbs) Recover(ctx context.Context) error {
 	}
 	for _, c := range list {
 		if err := v.recoverOne(ctx, &c); err != nil {
-			v.Logger.ErrorContext(ctx, "could not recover a container from an interrupted checkpoint", "container", c.ID, "phase", c.Checkpoint.Phase, "error", err)
+			v.Logger.ErrorContext(ctx, "could not recover a container from an interrupted checkpoint", "container", c.ID, "phase", c.LastCheckpoint().Phase, "error", err)
 		}
 	}
 	kept, err := v.Checkpointer.Stored(ctx)
@@ -193,7 +193,7 @@ func (v Verbs) recoverOne(ctx context.Context, ct *core.Container) error {
 	if err := v.Checkpointer.Settle(ctx, ct.ID); err != nil {
 		return err
 	}
-	if ct.Checkpoint.Phase == core.CheckpointRestoring {
+	if ct.LastCheckpoint().Phase == core.CheckpointRestoring {
 		if ct.State == core.ContainerCreated {
 			if err := v.Failed(ctx, ct, errAgent); !errors.Is(err, errAgent) {
 				return err
@@ -209,7 +209,7 @@ func (v Verbs) recoverOne(ctx context.Context, ct *core.Container) error {
 	_, err := v.Checkpointer.Describe(ctx, ct.ID)
 	switch {
 	case err == nil: // it was complete
-		return v.complete(ctx, v.before(ct), core.Dumped{}, ct.Checkpoint.End)
+		return v.complete(ctx, v.before(ct), core.Dumped{}, ct.LastCheckpoint().End)
 	case !errdefs.IsNotFound(err):
 		return err
 	}
@@ -222,7 +222,7 @@ func (v Verbs) recoverOne(ctx context.Context, ct *core.Container) error {
 // before returns a container as it was before its checkpoint began.
 func (v Verbs) before(ct *core.Container) *core.Container {
 	c := *ct
-	if c.State = core.ContainerRunning; ct.Checkpoint.Paused {
+	if c.State = core.ContainerRunning; ct.LastCheckpoint().Paused {
 		c.State = core.ContainerPaused
 	}
 	return &c
