@@ -106,8 +106,6 @@ type Checkpoint struct {
 	Program string `toml:"program"`
 	// MinFreeBytes stay free on the file system of the checkpoints.
 	MinFreeBytes uint64 `toml:"min_free_bytes"`
-	// RestoreImages lets pods start from images that have a checkpoint. Such an image decides about the rights of its processes.
-	RestoreImages bool `toml:"restore_images"`
 }
 
 // Faces are the [face.NAME] sections.

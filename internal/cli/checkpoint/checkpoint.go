@@ -17,6 +17,7 @@ import (
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 	"github.com/longshore/longshore/internal/cli/base"
+	"github.com/longshore/longshore/internal/cli/foreign"
 )
 
 // tcpFlags are the flags for established TCP connections.
@@ -50,7 +51,14 @@ func New(a *base.App) *cobra.Command {
 		Long: `Store the processes of running containers with their memory, open files and the changes of their root file systems. The
 containers end, unless they are left running; restore continues them. A tar of --export can be restored on another node.
 It needs CRIU on the node.`,
-		Args: base.MinArgs(1, "a container"),
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				if _, ok := foreign.Command("checkpoint " + args[0]); ok { // docker's command has commands
+					return base.NeedsCommand(cmd, args)
+				}
+			}
+			return base.MinArgs(1, "a container")(cmd, args)
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if export != "" && len(args) > 1 {
 				return &base.UsageError{Err: errors.New("--export is for one container")}
@@ -101,7 +109,8 @@ func NewRestore(a *base.App) *cobra.Command {
 		Use:   "restore [flags] CONTAINER|FILE",
 		Short: "Continue the processes of a checkpoint",
 		Long: `Continue the processes of a container that has ended with its checkpoint, or those of a tar of checkpoint --export in a new
-container. An argument with a slash, one that ends like a tar's name, and - for standard input are files. Such a tar decides about the rights of its processes: restore only those that you trust. The new container has the
+container. An argument with a slash, one that ends like a tar's name, and - for standard input are files. Such a tar decides about
+the rights of its processes: restore only those that you trust. The new container has the
 settings and the image of the stored one; its volumes and binds must have the files that its processes have open.`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if (len(args) == 1) == (from != "") {

@@ -80,7 +80,7 @@ func createEntries() []entry {
 		{makes, "use-api-socket", "there is no socket of Docker's API: use -v /run/longshore/control.sock:/run/longshore/control.sock", false},
 		{makes, "volume-driver", "use volume create -o type=… -o device=…, and name the volume with -v", false},
 		{"update", "blkio-weight", "use create --blkio-weight", false},
-		{"start", "checkpoint checkpoint-dir", "containers cannot be checkpointed", true},
+		{"start", "checkpoint checkpoint-dir", "use longshore restore", false},
 	}
 }
 

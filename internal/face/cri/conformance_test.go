@@ -126,7 +126,8 @@ func TestRefusedCallsSayUnimplemented(t *testing.T) {
 			err = n.conn.Invoke(t.Context(), m.full, &emptypb.Empty{}, &emptypb.Empty{})
 		}
 		refused := status.Code(err) == codes.Unimplemented
-		if want := rows[m.name].state == "refused"; refused != want {
+		// The node of this test makes no checkpoints; test/checkpoint has one that does.
+		if want := rows[m.name].state == "refused" || m.name == "RuntimeService/CheckpointContainer"; refused != want {
 			t.Errorf("%s: the table says %s, the server %v", m.name, rows[m.name].state, err)
 		}
 		if status.Code(err) == codes.Internal {
