@@ -49,6 +49,9 @@ func TestDefaultFileDocumentsEveryKey(t *testing.T) {
 		}
 	}
 	for _, k := range Keys() {
+		if strings.HasPrefix(k, "egress.face.NAME.") {
+			continue // the file says so above the keys of [egress], which are the same
+		}
 		if !documented[k] {
 			t.Errorf("default.toml lacks %s", k)
 		}

@@ -29,8 +29,10 @@ type Rule struct {
 
 // Config is the [egress] section: the rule of all faces, and those of single ones in its place, by the names of their owners.
 type Config struct {
-	Rule
-	Face map[string]Rule `toml:"face"`
+	Default []string        `toml:"default"`
+	Ceiling []string        `toml:"ceiling"`
+	Exempt  []string        `toml:"exempt"`
+	Face    map[string]Rule `toml:"face"`
 }
 
 // Check returns InvalidArgument for a list that is not valid, and for a default that is not within its ceiling.
@@ -62,7 +64,7 @@ type rule struct {
 func New(c Config) (*Policy, error) {
 	p := &Policy{faces: map[core.Owner]rule{}}
 	var err error
-	if p.all, err = parse("egress", c.Rule); err != nil {
+	if p.all, err = parse("egress", Rule{c.Default, c.Ceiling, c.Exempt}); err != nil {
 		return nil, err
 	}
 	for face, r := range c.Face {

@@ -13,7 +13,7 @@ import (
 
 func TestComplete(t *testing.T) {
 	p, err := New(Config{
-		Rule: Rule{Default: []string{"api.example.com"}},
+		Default: []string{"api.example.com"},
 		Face: map[string]Rule{
 			"cri":   {Ceiling: []string{"internet", "cluster"}, Exempt: []string{"ns=kube-system"}},
 			"nomad": {},
@@ -63,9 +63,9 @@ func TestComplete(t *testing.T) {
 
 func TestConfigsThatAreRefused(t *testing.T) {
 	for want, c := range map[string]Config{
-		"egress.default":          {Rule: Rule{Default: []string{"a b"}}},
-		"egress.ceiling":          {Rule: Rule{Ceiling: []string{"*"}}},
-		"egress.exempt":           {Rule: Rule{Exempt: []string{"x"}}},
+		"egress.default":          {Default: []string{"a b"}},
+		"egress.ceiling":          {Ceiling: []string{"*"}},
+		"egress.exempt":           {Exempt: []string{"x"}},
 		"egress.face.cri.default": {Face: map[string]Rule{"cri": {Default: []string{"internet"}, Ceiling: []string{"a.example"}}}},
 	} {
 		if err := c.Check(); err == nil || !strings.Contains(err.Error(), want) || !errdefs.IsInvalidArgument(err) {
