@@ -178,6 +178,11 @@ func TestWhatCannotBeStoredRunsOn(t *testing.T) {
 		if _, err := b.CLI("restore", "tty"); err == nil || !strings.Contains(err.Error(), "no checkpoint") {
 			t.Errorf("restore without a checkpoint: %v", err)
 		}
+		b.cli("run", "-d", "--name", "listed", "--egress", "none", b.image, "sleep", "1000")
+		b.cli("checkpoint", "listed")
+		if out, err := b.CLI("restore", "listed"); err == nil || !strings.Contains(err.Error(), "has an egress list") {
+			t.Errorf("a restore under an egress list: %s, %v", out, err)
+		}
 		bad := filepath.Join(t.TempDir(), "bad.tar")
 		if err := os.WriteFile(bad, []byte("no tar"), 0o600); err != nil {
 			t.Fatal(err)

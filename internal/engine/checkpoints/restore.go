@@ -51,6 +51,9 @@ func (v Verbs) restore(ctx context.Context, id core.ID, o core.RestoreOptions) e
 	if err != nil {
 		return err
 	}
+	if len(sb.Config.Network.Egress) > 0 {
+		return fmt.Errorf("its sandbox has an egress list, which processes with the capabilities of a checkpoint could evade: %w", errdefs.ErrFailedPrecondition)
+	}
 	req := core.RestoreRequest{Container: ct, Sandbox: sb, Launch: core.Launch{Ref: ref, IO: ct.Config.IO}, TCP: o.TCP, Root: o.Root}
 	for i, cg := range []core.CgroupRef{ct.Cgroup, sb.Cgroup} {
 		level, peak := v.Cgroups.OOMLevel(cg)
