@@ -10,7 +10,7 @@ import (
 )
 
 // PackChanges writes a container's own layer as an uncompressed tar, with marker files for deletions.
-func PackChanges(ctx context.Context, s *Store, container core.ID, use core.RootUse, w io.Writer) error { //nolint:revive // the store has too many methods
+func PackChanges(ctx context.Context, s *Store, container core.ID, use core.RootUse, w io.Writer) error {
 	u, _, err := upperOf(s, container, use)
 	if err == nil {
 		err = u.Pack(ctx, w, layer.PackOptions{})
