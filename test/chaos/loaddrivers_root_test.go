@@ -13,6 +13,7 @@ import (
 
 	runtimeapi "github.com/longshore/longshore/api/cri/v1"
 	"github.com/longshore/longshore/internal/image/imagetest"
+	"github.com/longshore/longshore/internal/roottest"
 	"github.com/longshore/longshore/test/nodetest"
 )
 
@@ -167,7 +168,12 @@ func (u *upgrades) healthy() {
 				}
 			}
 		}
-		if err := u.docker.call("GET", "/containers/"+k.name+"/json", nil, &c); err != nil || c.RestartCount != 0 || c.State.Health.FailingStreak != 0 || c.State.Health.Status != "healthy" {
+		var err error
+		roottest.Eventually(u.t, "the first health check of "+k.name+" has ended", func() bool {
+			err = u.docker.call("GET", "/containers/"+k.name+"/json", nil, &c)
+			return err != nil || c.State.Health.Status != "starting"
+		})
+		if err != nil || c.RestartCount != 0 || c.State.Health.FailingStreak != 0 || c.State.Health.Status != "healthy" {
 			u.t.Errorf("%s: %+v, %v", k.name, c, err)
 		}
 	}
