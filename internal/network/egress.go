@@ -1,7 +1,6 @@
 package network
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -65,9 +63,6 @@ func (l lists) restrict(ctx context.Context, req core.NetworkRequest, st core.Ne
 		return before, err
 	}
 	st.Resolver = names.Address()
-	if err := l.resume(req.Sandbox); err != nil {
-		return before, err
-	}
 	box := l.n.box(req, st)
 	box.Egress.Built = time.Now().UnixNano()
 	if err := l.n.names.Change(ctx, box); err != nil {
@@ -127,54 +122,16 @@ func (l lists) restriction(cfg core.NetworkConfig, st core.NetworkStatus) *names
 	return r
 }
 
-// EgressLog returns the path of a sandbox's egress log. The file exists from the first restriction. Those of the last sandboxes
-// that have stopped stay.
-func (n *Network) EgressLog(id core.ID) string {
-	path := names.JournalFile(n.lists.journals, id)
-	if _, err := os.Stat(path + endedSuffix); err == nil {
-		return path + endedSuffix
-	}
-	return path
-}
+// EgressLog returns the path of a sandbox's egress log. The file exists from the first restriction until the sandbox stops.
+func (n *Network) EgressLog(id core.ID) string { return names.JournalFile(n.lists.journals, id) }
 
-// endedSuffix marks the log of a stopped sandbox. There are at most maxEnded.
-const (
-	endedSuffix = ".ended"
-	maxEnded    = 256
-)
-
-// end renames the log of a sandbox that stops, and removes the oldest ones that are too many.
+// end removes the log of a sandbox that stops.
 func (l lists) end(id core.ID) error {
-	path := names.JournalFile(l.journals, id)
-	err := os.Rename(path, path+endedSuffix)
+	err := os.Remove(names.JournalFile(l.journals, id))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	entries, err2 := os.ReadDir(l.journals)
-	entries = slices.DeleteFunc(entries, func(e os.DirEntry) bool { return !strings.HasSuffix(e.Name(), endedSuffix) })
-	age := func(e os.DirEntry) int64 {
-		info, err := e.Info()
-		if err != nil {
-			return 0
-		}
-		return info.ModTime().UnixNano()
-	}
-	if over := len(entries) - maxEnded; over > 0 {
-		slices.SortFunc(entries, func(a, b os.DirEntry) int { return cmp.Compare(age(a), age(b)) })
-		for _, e := range entries[:over] {
-			err = errors.Join(err, os.Remove(filepath.Join(l.journals, e.Name())))
-		}
-	}
-	return errors.Join(err, err2)
-}
-
-// resume takes the log of a sandbox that starts again.
-func (l lists) resume(id core.ID) error {
-	path := names.JournalFile(l.journals, id)
-	if err := os.Rename(path+endedSuffix, path); !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
+	return err
 }
 
 // restoreEgress repeats the change of a list at which an agent died.
@@ -213,7 +170,7 @@ func (l lists) sweep(live []core.NetworkRequest) {
 	}
 	entries, _ := os.ReadDir(l.journals) // there may be none
 	for _, e := range entries {
-		if !alive[e.Name()] && !strings.HasSuffix(e.Name(), endedSuffix) {
+		if !alive[e.Name()] {
 			_ = os.Remove(filepath.Join(l.journals, e.Name()))
 		}
 	}

@@ -50,7 +50,7 @@ func TestTheAgentDiesAtEveryStage(t *testing.T) {
 			switch verb {
 			case "renew":
 				drive = r.again
-			case networks.VerbAttach, networks.VerbDetach:
+			case networks.VerbAttach, networks.VerbDetach, networks.VerbEgress:
 				drive = r.connected
 			}
 			t.Run(stage, func(t *testing.T) { r.die(t, stage, drive, before) })
@@ -137,14 +137,15 @@ func (r *round) again(ctx context.Context) error {
 	return err
 }
 
-// connected puts a running container on a second network and takes it off again. Only the command line does that.
+// connected changes the egress list of a running container, puts it on a second network and takes it off again. Only the command line does that.
 func (r *round) connected(context.Context) error {
 	const name, network = "connected", "beside"
 	if out, err := r.n.CLI("network", "create", "--subnet", "10.79.0.0/24", network); err != nil && !strings.Contains(out+err.Error(), "already exists") {
 		return err
 	}
 	for _, line := range [][]string{
-		{"run", "-d", "--name", name, r.image, "/bin/sleep", "1000"},
+		{"run", "-d", "--name", name, "--egress", "internet", r.image, "/bin/sleep", "1000"},
+		{"egress", "set", name, "none"},
 		{"network", "connect", network, name},
 		{"network", "disconnect", network, name},
 		{"rm", "-f", name},

@@ -1366,7 +1366,7 @@ type WhyResponse struct {
 	// failed_test says how the last health check of the container's last run has failed; "" when it
 	// has not.
 	FailedTest string `protobuf:"bytes,5,opt,name=failed_test,json=failedTest,proto3" json:"failed_test,omitempty"`
-	// refused has the last five connections and names that its egress list refused before its end, the oldest first.
+	// refused has the last five connections and names that its egress list refused while it runs, the oldest first.
 	Refused       []*EgressRecord `protobuf:"bytes,6,rep,name=refused,proto3" json:"refused,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
