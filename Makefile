@@ -23,7 +23,7 @@ BIN = bin
 PROGRAM = $(BIN)/longshore
 LDFLAGS = -s -w $(if $(RELEASE),-buildid= -X main.release=$(RELEASE) -X github.com/longshore/longshore/internal/keeper/server.Release=$(RELEASE))
 build: ## build the binaries into bin/ (RELEASE=)
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags='$(LDFLAGS)' -o $(BIN)/ ./cmd/...
+	hack/build.sh $(BIN) '$(LDFLAGS)'
 
 demo: ## install missing packages, build, and show a real container from pull to autopsy
 	hack/deps.sh demo

@@ -33,7 +33,7 @@ tools() {
 }
 
 build() {
-  CGO_ENABLED=0 go build -trimpath -ldflags='-s -w' -o bin/ ./cmd/...
+  hack/build.sh bin
   CGO_ENABLED=0 go build -trimpath -tags weakened -ldflags='-s -w' -o bin/weakened/ ./cmd/longshore ./cmd/longshore-keeper ./cmd/longshore-wasm ./cmd/longshore-hub
 }
 
@@ -210,7 +210,7 @@ differential() {
 generated() {
   hack/proto.sh && hack/openapi.sh && go generate ./internal/runtime/native/seccomp && git diff --exit-code --stat -- api internal/runtime/native/seccomp
 }
-arm64() { CGO_ENABLED=0 GOARCH=arm64 go build -trimpath -ldflags='-s -w' -o "$out/arm64/" ./cmd/...; }
+arm64() { GOARCH=arm64 hack/build.sh "$out/arm64"; }
 
 # The ten slowest tests of each stage that has run.
 slowest() {
