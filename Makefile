@@ -112,9 +112,9 @@ sleeps: build ## kill the parts of a node while a container falls asleep and wak
 	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_SLEEPERS_DIR=$(CURDIR)/.cache/sleepers LONGSHORE_SLEEP_CYCLES=$(or $(CYCLES),143) LONGSHORE_SLEEP_MIB=24 $(GO) test -timeout 1h -count=1 -v -parallel 1 -run KeepsItsMemory ./internal/sleep
 	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_SLEEP_KILLS=$(or $(N),400) $(GO) test -timeout 1h -count=1 -v -run KilledAnywhere ./test/sleep
 
-upgrades: ## upgrade between two builds a thousand times, under 200 containers of all faces (N=, CONTAINERS=, RATE=, LATENCY=)
+upgrades: ## upgrade between two builds a thousand times, under 200 containers of all faces (N=, CONTAINERS=, RATE=, LATENCY=, PACE=)
 	for release in a b; do CGO_ENABLED=0 $(GO) build -trimpath -ldflags='-s -w -X main.release='$$release' -X github.com/longshore/longshore/internal/keeper/server.Release='$$release -o bin/upgrades/$$release/ ./cmd/longshore ./cmd/longshore-keeper || exit; done
-	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin/upgrades/a LONGSHORE_UPGRADE_BINS=$(CURDIR)/bin/upgrades/a:$(CURDIR)/bin/upgrades/b LONGSHORE_UPGRADES=$(or $(N),1000) LONGSHORE_UPGRADE_CONTAINERS=$(or $(CONTAINERS),200) LONGSHORE_UPGRADE_RATE=$(or $(RATE),250000) LONGSHORE_UPGRADE_LATENCY=$(or $(LATENCY),0) $(GO) test -timeout 4h -count=1 -v -run UpgradesUnderLoad ./test/chaos
+	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin/upgrades/a LONGSHORE_UPGRADE_BINS=$(CURDIR)/bin/upgrades/a:$(CURDIR)/bin/upgrades/b LONGSHORE_UPGRADES=$(or $(N),1000) LONGSHORE_UPGRADE_CONTAINERS=$(or $(CONTAINERS),200) LONGSHORE_UPGRADE_RATE=$(or $(RATE),250000) LONGSHORE_UPGRADE_LATENCY=$(or $(LATENCY),0) LONGSHORE_UPGRADE_PACE=$(or $(PACE),1) $(GO) test -timeout 4h -count=1 -v -run UpgradesUnderLoad ./test/chaos
 
 streams: build ## cut a thousand streams, and rotate a log of 50 MB/s for a minute
 	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_CUTS=1000 LONGSHORE_ROTATE_SECONDS=60 $(GO) test -timeout 30m -count=1 -v -run 'CutStreams|RotatedLogs' ./test/cri

@@ -36,6 +36,8 @@ type clients struct {
 
 	// bound is the longest time that a request may take; 0 is no bound.
 	bound time.Duration
+	// pace multiplies the clients' pauses. Two processors cannot answer all clients at their usual pace.
+	pace int
 
 	// repeats is locked for reading while a client repeats a request, and for writing when an upgrade begins.
 	repeats sync.RWMutex
@@ -62,7 +64,7 @@ var bounds = [...]time.Duration{10 * time.Millisecond, 50 * time.Millisecond, 10
 func (c *clients) loop(kind string, pause time.Duration, do func() error) {
 	c.calls[kind] = &calls{}
 	c.group.Go(func() {
-		tick := time.NewTicker(pause)
+		tick := time.NewTicker(pause * time.Duration(c.pace))
 		defer tick.Stop()
 		for c.ctx.Err() == nil {
 			begun := time.Now()

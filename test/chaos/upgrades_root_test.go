@@ -48,7 +48,7 @@ type task struct {
 //
 // LONGSHORE_UPGRADES is the number of upgrades, LONGSHORE_UPGRADE_CONTAINERS that of containers, LONGSHORE_UPGRADE_RATE the bytes per
 // second of each of them, LONGSHORE_UPGRADE_LATENCY the milliseconds that a request may take with its second try, on a machine that does
-// nothing else, and LONGSHORE_UPGRADE_BINS has the directories of the two builds, with a colon between them. Without the last
+// nothing else, LONGSHORE_UPGRADE_PACE the factor of the clients' pauses, and LONGSHORE_UPGRADE_BINS has the directories of the two builds, with a colon between them. Without the last
 // one, the second build is the first with another file's content.
 func TestUpgradesUnderLoad(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
@@ -98,6 +98,7 @@ func startUpgrades(t *testing.T) *upgrades {
 	t.Helper()
 	u := &upgrades{bin: t.TempDir(), drivers: map[string]driver{}, clients: clients{
 		calls: map[string]*calls{}, bound: time.Duration(number(t, "LONGSHORE_UPGRADE_LATENCY", 0)) * time.Millisecond,
+		pace: number(t, "LONGSHORE_UPGRADE_PACE", 1),
 	}}
 	if s := os.Getenv("LONGSHORE_UPGRADE_BINS"); s != "" {
 		for build := range strings.SplitSeq(s, ":") {
