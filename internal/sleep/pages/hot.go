@@ -18,10 +18,12 @@ type Touch struct {
 const MaxTouched = 512
 
 // The server does not restore pages ahead while threads wait for pages one after the other, because both compete for
-// processors. Its patience ends some time after its start.
+// processors. Its patience ends some time after its start, or when the program reads much of its memory: a garbage
+// collector does.
 const (
 	quiet    = 5 * time.Millisecond // since the last fault
 	patience = 250 * time.Millisecond
+	burst    = 160                   // faults
 	pause    = 20 * time.Millisecond // after it, faults are no part of the wake
 )
 
@@ -34,6 +36,7 @@ type hot struct {
 	touched []Touch
 	known   map[*ledger.Block]struct{} // those of touched
 	full    bool                       // no further pages are touched
+	faults  int                        // since the start
 	begun   time.Time
 	last    time.Time // of a fault
 }
@@ -54,6 +57,7 @@ func readHot(r io.Reader) (queue []Touch) {
 
 // fault notes a fault at an address in a segment.
 func (h *hot) fault(p *space, g segment, addr uint64) {
+	h.faults++
 	before := h.last
 	h.last = time.Now()
 	if h.last.Sub(before) > pause && len(h.touched) > 0 || h.last.Sub(h.begun) > patience {
@@ -86,6 +90,9 @@ func (h *hot) next(s *server) (*space, segment) {
 
 // wait returns how long the server waits for faults before it restores pages that are not in the queue.
 func (h *hot) wait() time.Duration {
+	if h.faults > burst {
+		return 0
+	}
 	now := time.Now()
 	return min(quiet-now.Sub(h.last), patience-now.Sub(h.begun))
 }

@@ -48,4 +48,11 @@ func TestHotPages(t *testing.T) {
 	if w := h.wait(); w > 0 {
 		t.Errorf("when its patience has ended, the server waits for %v", w)
 	}
+	h = newHot(nil)
+	for i := range burst + 1 {
+		h.fault(p, p.segments[0], uint64(i)<<12)
+	}
+	if w := h.wait(); w > 0 {
+		t.Errorf("after %d faults the server waits for %v", burst+1, w)
+	}
 }
