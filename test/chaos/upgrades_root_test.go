@@ -47,7 +47,7 @@ type task struct {
 // request once never fails, nor does it find a closed port.
 //
 // LONGSHORE_UPGRADES is the number of upgrades, LONGSHORE_UPGRADE_CONTAINERS that of containers, LONGSHORE_UPGRADE_RATE the bytes per
-// second of each of them, LONGSHORE_UPGRADE_LATENCY the milliseconds that a request may take with its second try, on a machine that does
+// second of each of them, LONGSHORE_UPGRADE_LATENCY the milliseconds that each try of a request may take, on a machine that does
 // nothing else, LONGSHORE_UPGRADE_PACE the factor of the clients' pauses, and LONGSHORE_UPGRADE_BINS has the directories of the two builds, with a colon between them. Without the last
 // one, the second build is the first with another file's content.
 func TestUpgradesUnderLoad(t *testing.T) {
