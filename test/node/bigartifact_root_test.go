@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -42,6 +43,37 @@ func stored(t *testing.T, dir string) (sum int64) {
 	return sum
 }
 
+// repeated returns so many bytes, more than the machine may have of memory: they are 16 MiB, mapped again and again. No block is empty.
+func repeated(t *testing.T, size int) []byte {
+	t.Helper()
+	const piece = 16 << 20
+	fd, err := unix.MemfdCreate("piece", unix.MFD_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := os.NewFile(uintptr(fd), "piece")
+	defer f.Close()
+	content := make([]byte, piece)
+	for i := 0; i < piece; i += 4096 {
+		content[i] = byte(i/4096*2 + 1)
+	}
+	if _, err := f.Write(content); err != nil {
+		t.Fatal(err)
+	}
+	length := (size + piece - 1) / piece * piece
+	start, err := unix.MmapPtr(-1, 0, nil, uintptr(length), unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.MunmapPtr(start, uintptr(length)) })
+	for at := 0; at < length; at += piece {
+		if _, err := unix.MmapPtr(fd, 0, unsafe.Add(start, at), piece, unix.PROT_READ, unix.MAP_SHARED|unix.MAP_FIXED); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return unsafe.Slice((*byte)(start), length)[:size]
+}
+
 // TestABigArtifactIsStoredOnceAndMountedAtOnce: a mount does not read the content, so a container with an artifact of
 // LONGSHORE_ARTIFACT_MIB takes as long to create as one with a small artifact. The test logs the times.
 func TestABigArtifactIsStoredOnceAndMountedAtOnce(t *testing.T) {
@@ -53,10 +85,7 @@ func TestABigArtifactIsStoredOnceAndMountedAtOnce(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		body := make([]byte, size<<20)
-		for i := range body[:len(body)/4096] {
-			body[i*4096] = byte(i * 7) // no block is empty
-		}
+		body := repeated(t, size<<20)
 		n := nodetest.Start(t, nodetest.Options{})
 		reg := imagetest.NewRegistry(t)
 		built, err := nodetest.BusyboxImage()
