@@ -11,6 +11,7 @@
 //	internet:443               every public address, and every name
 //	cluster                    the sandbox's own networks, and those that the node's configuration calls cluster
 //	none                       nothing; it must stand alone
+//	verify=sni                 connections to names are checked for the name that they ask for; see VerifySNI
 //
 // The package is pure: it knows neither sandboxes nor the kernel. Start at Parse.
 package egress
@@ -31,6 +32,9 @@ const (
 	Cluster  = "cluster"
 	// Learn, as the only entry, permits everything and records it, to make a list of the records.
 	Learn = "learn"
+	// VerifySNI is no destination. It permits connections over TCP to the addresses of names at ports 443 and 80 only if they
+	// begin with TLS or HTTP for one of the address's names, and closes QUIC (UDP at port 443) but for entries with udp.
+	VerifySNI = "verify=sni"
 )
 
 // The bounds of a list.
@@ -153,6 +157,7 @@ type List struct {
 	Entries []Entry
 	// Services are the different ones of the entries, in the order of their first entries.
 	Services []Service
+	Verify   bool             // VerifySNI
 	exact    map[string][]int // entries by Name
 	below    map[string][]int // entries with Wildcard by Name
 	internet []int
@@ -170,6 +175,10 @@ func Parse(entries []string) (*List, error) {
 				return nil, fmt.Errorf("egress: %q must stand alone", None)
 			}
 			return l, nil
+		}
+		if text == VerifySNI {
+			l.Verify = true
+			continue
 		}
 		e, err := parseEntry(text)
 		if err != nil {
@@ -424,6 +433,21 @@ func (l *List) Name(name string) (m Match, ok bool) {
 	return m, ok
 }
 
+// Has reports whether the list has a name with a port of a protocol. Names that only Internet permits are not among them.
+func (l *List) Has(name string, proto uint8, port uint16) bool {
+	m, _ := l.Name(name)
+	return slices.ContainsFunc(m.Services, func(i int) bool { return l.Services[i].Has(proto, port) })
+}
+
+// Verified reports whether VerifySNI is about connections to the port.
+func Verified(port uint16) bool { return port == HTTPS || port == HTTP }
+
+// The ports of VerifySNI.
+const (
+	HTTPS = 443
+	HTTP  = 80
+)
+
 // Names reports whether the list has any name.
 func (l *List) Names() bool { return len(l.exact)+len(l.below)+len(l.internet) > 0 }
 
@@ -432,15 +456,21 @@ func (l *List) Strings() []string {
 	if len(l.Entries) == 0 {
 		return []string{None}
 	}
-	out := make([]string, len(l.Entries))
+	out := make([]string, len(l.Entries), len(l.Entries)+1)
 	for i, e := range l.Entries {
 		out[i] = e.String()
+	}
+	if l.Verify {
+		out = append(out, VerifySNI)
 	}
 	return out
 }
 
 // Within reports whether l permits nothing that outer forbids. Otherwise the error names the first entry that outer lacks.
 func (l *List) Within(outer *List) error {
+	if outer.Verify && !l.Verify && len(l.exact)+len(l.below) > 0 {
+		return fmt.Errorf("egress entry %q of the node's list is missing", VerifySNI)
+	}
 	for _, e := range l.Entries {
 		if !slices.ContainsFunc(outer.Entries, func(o Entry) bool { return o.covers(e) }) {
 			return fmt.Errorf("egress entry %q is not part of the node's list %s", e, strings.Join(outer.Strings(), " "))

@@ -9,6 +9,9 @@ const (
 	Table = "longshore-egress"
 	// Group is the group of nflog for the rules' reports of connections.
 	Group = 4711
+	// Mark is the mark of the packets of the process that verifies connections. Programs without CAP_NET_ADMIN and CAP_NET_RAW
+	// in the namespace cannot set marks.
+	Mark = 0x6c65_7665
 	// Opened and Refused are the prefixes of the reports: of the first packet of a connection that passed, and of a packet
 	// that was refused.
 	Opened  = "open"

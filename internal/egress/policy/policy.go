@@ -25,6 +25,8 @@ type Rule struct {
 	Ceiling []string `toml:"ceiling"`
 	// Exempt has labels, as NAME=VALUE. Default and Ceiling do not apply to sandboxes with one of them.
 	Exempt []string `toml:"exempt"`
+	// Verify, if it is "sni", adds egress.VerifySNI to every list.
+	Verify string `toml:"verify"`
 }
 
 // Config is the [egress] section: the rule of all faces, and those of single ones in its place, by the names of their owners.
@@ -32,6 +34,7 @@ type Config struct {
 	Default []string        `toml:"default"`
 	Ceiling []string        `toml:"ceiling"`
 	Exempt  []string        `toml:"exempt"`
+	Verify  string          `toml:"verify"`
 	Face    map[string]Rule `toml:"face"`
 }
 
@@ -58,13 +61,14 @@ type rule struct {
 	normal  []string
 	ceiling *egress.List
 	exempt  []string
+	verify  bool
 }
 
 // New returns the policy of a configuration.
 func New(c Config) (*Policy, error) {
 	p := &Policy{faces: map[core.Owner]rule{}}
 	var err error
-	if p.all, err = parse("egress", Rule{c.Default, c.Ceiling, c.Exempt}); err != nil {
+	if p.all, err = parse("egress", Rule{c.Default, c.Ceiling, c.Exempt, c.Verify}); err != nil {
 		return nil, err
 	}
 	for face, r := range c.Face {
@@ -80,6 +84,13 @@ func parse(section string, r Rule) (parsed rule, err error) {
 		return rule{}, fmt.Errorf("%s.%s: %w: %w", section, key, err, errdefs.ErrInvalidArgument)
 	}
 	parsed.exempt = r.Exempt
+	switch r.Verify {
+	case "":
+	case "sni":
+		parsed.verify = true
+	default:
+		return fail("verify", fmt.Errorf("%q is not sni", r.Verify))
+	}
 	for _, label := range r.Exempt {
 		if name, _, ok := strings.Cut(label, "="); !ok || name == "" {
 			return fail("exempt", fmt.Errorf("%q is no label such as name=value", label))
@@ -89,10 +100,15 @@ func parse(section string, r Rule) (parsed rule, err error) {
 		if parsed.ceiling, err = egress.Parse(r.Ceiling); err != nil {
 			return fail("ceiling", err)
 		}
+		parsed.verify = parsed.verify || parsed.ceiling.Verify
+		parsed.ceiling.Verify = parsed.verify
 		parsed.normal = parsed.ceiling.Strings()
 	}
 	if len(r.Default) > 0 {
 		list, err := egress.Parse(r.Default)
+		if err == nil {
+			list.Verify = list.Verify || parsed.verify
+		}
 		if err == nil && parsed.ceiling != nil {
 			err = list.Within(parsed.ceiling)
 		}
@@ -165,7 +181,9 @@ func (p *Policy) Narrow(owner core.Owner, labels map[string]string, list []strin
 		return nil, fmt.Errorf("egress: %q permits everything, and the node's list is %s: %w", egress.Learn, strings.Join(r.ceiling.Strings(), " "), errdefs.ErrPermissionDenied)
 	case learn:
 		return []string{egress.Learn}, nil
-	case r.ceiling != nil:
+	}
+	parsed.Verify = parsed.Verify || r.verify
+	if r.ceiling != nil {
 		if err := parsed.Within(r.ceiling); err != nil {
 			return nil, fmt.Errorf("%w: %w", err, errdefs.ErrPermissionDenied)
 		}

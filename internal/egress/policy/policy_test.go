@@ -17,6 +17,8 @@ func TestComplete(t *testing.T) {
 		Face: map[string]Rule{
 			"cri":   {Ceiling: []string{"internet", "cluster"}, Exempt: []string{"ns=kube-system"}},
 			"nomad": {},
+			"mesos": {Verify: "sni"},
+			"swarm": {Ceiling: []string{"*.example.com", "verify=sni"}},
 		},
 	})
 	if err != nil {
@@ -35,6 +37,9 @@ func TestComplete(t *testing.T) {
 		"an open face":                  {owner: "nomad", net: core.Namespace{Mode: core.Host}},
 		"its own":                       {owner: core.OwnerCRI, list: []string{"API.example.com:443"}, net: core.Namespace{Mode: core.Shared}, want: []string{"api.example.com:443"}},
 		"a label":                       {owner: "nomad", labels: map[string]string{core.EgressLabel: "a.example  b.example:80"}, net: core.Namespace{Mode: core.Shared}, want: []string{"a.example", "b.example:80"}},
+		"verified":                      {owner: "mesos", list: []string{"a.example"}, net: core.Namespace{Mode: core.Shared}, want: []string{"a.example", "verify=sni"}},
+		"verified by its own list":      {owner: "nomad", list: []string{"verify=sni", "a.example"}, net: core.Namespace{Mode: core.Shared}, want: []string{"a.example", "verify=sni"}},
+		"under a verified ceiling":      {owner: "swarm", list: []string{"a.example.com"}, net: core.Namespace{Mode: core.Shared}, want: []string{"a.example.com", "verify=sni"}},
 		"an empty label":                {owner: "nomad", labels: map[string]string{core.EgressLabel: " "}, net: core.Namespace{Mode: core.Shared}, class: errdefs.IsInvalidArgument},
 		"not valid":                     {owner: "nomad", list: []string{"a b"}, net: core.Namespace{Mode: core.Shared}, class: errdefs.IsInvalidArgument},
 		"above the ceiling":             {owner: core.OwnerCRI, list: []string{"10.0.0.0/8"}, net: core.Namespace{Mode: core.Shared}, class: errdefs.IsPermissionDenied},
@@ -66,6 +71,7 @@ func TestConfigsThatAreRefused(t *testing.T) {
 		"egress.default":          {Default: []string{"a b"}},
 		"egress.ceiling":          {Ceiling: []string{"*"}},
 		"egress.exempt":           {Exempt: []string{"x"}},
+		"egress.verify":           {Verify: "host"},
 		"egress.face.cri.default": {Face: map[string]Rule{"cri": {Default: []string{"internet"}, Ceiling: []string{"a.example"}}}},
 	} {
 		if err := c.Check(); err == nil || !strings.Contains(err.Error(), want) || !errdefs.IsInvalidArgument(err) {
