@@ -49,5 +49,8 @@ const NameBudget Defence = "name-budget"
 // EgressNames answers a sandbox with an egress list only questions of the list's names.
 const EgressNames Defence = "egress-names"
 
+// EgressVerify refuses connections of a sandbox with verify=sni to an address of a permitted name for another name.
+const EgressVerify Defence = "egress-verify"
+
 // EgressRules refuses connections of a sandbox with an egress list to other destinations than those of the list.
 const EgressRules Defence = "egress-rules"
