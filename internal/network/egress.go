@@ -62,6 +62,7 @@ func (l lists) restrict(ctx context.Context, req core.NetworkRequest, st core.Ne
 	if err := nft.Restrict(ns, rules); err != nil {
 		return before, err
 	}
+	rules.Unverified = rules.List.Verify && !slices.Contains(before.Egress, egress.VerifySNI)
 	st.Resolver = names.Address()
 	box := l.n.box(req, st)
 	box.Egress.Built = time.Now().UnixNano()

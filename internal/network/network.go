@@ -25,6 +25,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/egress"
 	"github.com/longshore/longshore/internal/network/bridge"
 	"github.com/longshore/longshore/internal/network/cni"
 	"github.com/longshore/longshore/internal/network/ingress"
@@ -167,6 +168,13 @@ func namesOptions(o Options) names.Options {
 	opts.Journals = filepath.Join(o.StateDir, "egress")
 	opts.Redirect = func(namespace *os.File, udp, tcp uint16) error {
 		return nft.Redirect(namespace, names.Address(), udp, tcp)
+	}
+	opts.Verify = func(namespace *os.File, list []string, ports [2]uint16) error {
+		parsed, err := egress.Parse(list)
+		if err != nil {
+			return err
+		}
+		return nft.Verify(namespace, parsed, names.SpliceAddresses(), ports)
 	}
 	return opts
 }

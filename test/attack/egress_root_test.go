@@ -1,10 +1,15 @@
 package attack
 
 import (
+	"bufio"
 	"net"
+	"net/http"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/net/dns/dnsmessage"
 
 	"github.com/longshore/longshore/internal/weaken"
 )
@@ -14,6 +19,7 @@ func egressAttempts() []attempt {
 	return []attempt{
 		{name: "an address that is not in its egress list", actor: containerRoot, weak: weaken.EgressRules, run: unlistedAddress},
 		{name: "a question with data for a name server, beside its egress list", actor: containerRoot, weak: weaken.EgressNames, run: unlistedName},
+		{name: "another host at the address of a name of its egress list", actor: containerRoot, weak: weaken.EgressVerify, run: unlistedHost},
 	}
 }
 
@@ -69,4 +75,70 @@ func unlistedName(t *testing.T, w *world) result {
 		return is(unmade, "nslookup succeeded, and no question left the node: %q", out)
 	}
 	return is(refused, "nslookup: %v %s", err, one(out))
+}
+
+// answerAll answers all questions with one address.
+func answerAll(conn net.PacketConn, a netip.Addr) {
+	buf := make([]byte, 1024)
+	for {
+		n, from, err := conn.ReadFrom(buf)
+		if err != nil {
+			return
+		}
+		var m dnsmessage.Message
+		if m.Unpack(buf[:n]) != nil || len(m.Questions) != 1 {
+			continue
+		}
+		m.Response = true
+		if q := m.Questions[0]; q.Type == dnsmessage.TypeA {
+			m.Answers = []dnsmessage.Resource{{Header: dnsmessage.ResourceHeader{Name: q.Name, Class: q.Class, TTL: 60}, Body: &dnsmessage.AResource{A: a.As4()}}}
+		}
+		if packed, err := m.Pack(); err == nil {
+			_, _ = conn.WriteTo(packed, from)
+		}
+	}
+}
+
+func unlistedHost(t *testing.T, w *world) result {
+	address := hostAddress(t, w)
+	conn, err := net.ListenPacket("udp4", net.JoinHostPort(address, "53"))
+	if err != nil {
+		return is(unmade, "%v", err)
+	}
+	defer func() { _ = conn.Close() }()
+	go answerAll(conn, netip.MustParseAddr(address))
+	l, err := net.Listen("tcp", net.JoinHostPort(address, "80"))
+	if err != nil {
+		return is(unmade, "%v", err)
+	}
+	defer func() { _ = l.Close() }()
+	hosts := make(chan string, 8)
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			if req, err := http.ReadRequest(bufio.NewReader(c)); err == nil {
+				hosts <- req.Host
+				_, _ = c.Write([]byte("HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello"))
+			}
+			_ = c.Close()
+		}
+	}()
+	ask := func(host string) (string, error) {
+		return w.CLI("run", "--rm", "--dns", address, "--egress", "api.example.com@private:80", "--egress", "verify=sni", w.image, "/bin/sh", "-c",
+			"printf 'GET / HTTP/1.1\\r\\nHost: "+host+"\\r\\n\\r\\n' | nc -w 5 api.example.com 80")
+	}
+	if out, err := ask("api.example.com"); err != nil || !strings.Contains(out, "hello") {
+		return is(unmade, "the listed host: %q %v", out, err)
+	}
+	<-hosts
+	out, err := ask("attacker.example")
+	select {
+	case host := <-hosts:
+		return is(reached, "the server was asked for %s: %q", host, out)
+	default:
+	}
+	return is(refused, "nc: %v %s", err, one(out))
 }

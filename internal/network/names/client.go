@@ -47,6 +47,8 @@ type Options struct {
 	Health, Patience time.Duration
 	// Redirect redirects packets of a network namespace to Address's port 53 to these ports.
 	Redirect func(namespace *os.File, udp, tcp uint16) error
+	// Verify redirects the connections of a namespace that egress.VerifySNI is about to these ports of SpliceAddresses.
+	Verify func(namespace *os.File, list []string, ports [2]uint16) error
 	// Holder keeps the sockets, so that questions wait for the next agent when process and agent are
 	// dead; nil for none.
 	Holder core.Holder

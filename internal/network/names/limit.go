@@ -64,7 +64,10 @@ func limitLocked(c *Client, b Box) error {
 	}
 	defer func() { _ = log.Close() }()
 	_, err = c.callLocked(request{Op: opLimit, Sandbox: b.Sandbox, Egress: b.Egress}, []*os.File{rules, c.reports[b.Sandbox], log})
-	return err
+	if err != nil || !b.Egress.verifies() {
+		return err
+	}
+	return verifyLocked(c, b)
 }
 
 // keepReportsLocked asks the process for the socket of a sandbox's reports: no second one can be bound. Preconditions: c.mu is held.
@@ -187,7 +190,8 @@ func (b *box) change(w *Restriction) (needs bool, err error) {
 		return true, nil
 	}
 	r.takeOver(old)
-	return false, nil
+	b.review()
+	return w.verifies(), nil // the rules were made without the redirection
 }
 
 // limit gives a box the files of its list.
@@ -206,11 +210,15 @@ func (b *box) setLimit(w *Restriction, files []*os.File) error {
 	if old != nil {
 		r.again = old.again
 	}
+	if old != nil && old.log != nil {
+		r.log.refused.Store(old.log.refused.Load())
+	}
 	b.limited(r, files)
 	if old != nil && old.gate != nil {
 		r.takeOver(old)
 	}
 	go reports(files[1], r.log)
+	b.review()
 	return nil
 }
 

@@ -107,7 +107,7 @@ func (p *process) agent(c *net.UnixConn) {
 		if err == nil {
 			resp, err = p.do(req, files)
 		}
-		if req.Op != opLimit || err != nil {
+		if req.Op != opLimit && req.Op != opVerify || err != nil {
 			closeAll(files)
 		}
 		if err == nil && (req.Op == opSockets || req.Op == opReports) {
@@ -182,14 +182,18 @@ func (p *process) do(req request, files []*os.File) (resp response, err error) {
 		}
 		b.set(asks{req.Networks, req.Upstream})
 		resp.Needs, err = b.change(req.Egress)
-	case opLimit:
+	case opLimit, opVerify:
 		p.mu.Lock()
 		b, ok := p.boxes[req.Sandbox]
 		p.mu.Unlock()
-		if !ok {
+		switch {
+		case !ok:
 			return resp, fmt.Errorf("no sandbox %s", req.Sandbox)
+		case req.Op == opVerify:
+			err = b.verify(files)
+		default:
+			err = b.setLimit(req.Egress, files)
 		}
-		err = b.setLimit(req.Egress, files)
 	case opDrop:
 		p.drop(req.Sandbox)
 	case opRetire:
@@ -264,23 +268,35 @@ func (p *process) sockets(id core.ID, op string) ([]*os.File, error) {
 	return []*os.File{one, two}, nil
 }
 
-// retireTime bounds the last answers of a process, which other servers may give.
-const retireTime = maxServers*upstreamTime + time.Second
+// retireTime bounds the last answers of a process, which other servers may give, and splicedTime its last connections: a sandbox
+// that ends waits for neither.
+const (
+	retireTime  = maxServers*upstreamTime + time.Second
+	splicedTime = time.Minute
+)
 
-// retire ends the process after its last answers.
+// retire ends the process after its last answers and verified connections.
 func (p *process) retire() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	var last sync.WaitGroup
+	var last, spliced sync.WaitGroup
 	for _, b := range p.boxes {
 		b.retire()
 		last.Go(b.ended.Wait)
+		if s := b.splices.Load(); s != nil {
+			spliced.Go(s.Retire)
+		}
+	}
+	end := func() {
+		spliced.Wait()
+		p.end()
 	}
 	go func() {
 		last.Wait()
-		p.end()
+		end()
 	}()
-	time.AfterFunc(retireTime, p.end)
+	time.AfterFunc(retireTime, end)
+	time.AfterFunc(splicedTime, p.end)
 }
 
 func (p *process) drop(id core.ID) {

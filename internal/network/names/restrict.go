@@ -45,17 +45,25 @@ type restricted struct {
 	now    func() time.Time
 	again  bool // the kernel may have addresses that another process has opened
 
-	mu     sync.Mutex // guards opened, recent, tokens, filled
+	mu     sync.Mutex // guards opened, answers, recent, tokens, filled
 	opened map[destination]until
-	recent map[string]time.Time // the latest questions of names by wildcards
-	tokens float64
-	filled time.Time
+	// answers has the addresses of names, each with the time when it ends. It is for egress.VerifySNI.
+	answers map[answer]time.Time
+	recent  map[string]time.Time // the latest questions of names by wildcards
+	tokens  float64
+	filled  time.Time
 }
 
 // destination is an address in the set of a service.
 type destination struct {
 	addr    netip.Addr
 	service int
+}
+
+// answer is an address of a name.
+type answer struct {
+	name string
+	addr netip.Addr
 }
 
 // until is how long a destination is open, and the name that opened it.
@@ -112,7 +120,7 @@ func restrict(w Restriction, gate opener, log *journal) (*restricted, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &restricted{list: list, wanted: w, gate: gate, log: log, now: time.Now, opened: map[destination]until{}, recent: map[string]time.Time{}, tokens: newNames}, nil
+	return &restricted{list: list, wanted: w, gate: gate, log: log, now: time.Now, opened: map[destination]until{}, answers: map[answer]time.Time{}, recent: map[string]time.Time{}, tokens: newNames}, nil
 }
 
 // asked is a parsed question of a restricted sandbox.
@@ -268,6 +276,7 @@ func (r *restricted) pass(q asked, question, answer []byte, own bool) []byte {
 		r.log.refusedName(q.name, err.Error())
 		return failed(question)
 	}
+	r.remember(q.name, list)
 	if len(addrs) > hidden {
 		r.log.resolved(q.name, m.Answers)
 	}
@@ -398,4 +407,5 @@ func (r *restricted) takeOver(old *restricted) {
 			r.log.refusedName(name, err.Error())
 		}
 	}
+	r.takeAnswers(old)
 }

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 	"golang.org/x/sys/unix"
 
+	"github.com/longshore/longshore/internal/network/splice"
 	"github.com/longshore/longshore/internal/shortage"
 )
 
@@ -51,6 +52,8 @@ type box struct {
 	budget   *budget
 	patience time.Duration                                // for one server
 	wait     func(ctx context.Context, networks []string) // before the first question; nil for no wait
+
+	splices atomic.Pointer[splice.Server] // nil without egress.VerifySNI
 
 	mu   sync.Mutex // guards asks, limit, files, limits
 	asks asks
@@ -98,6 +101,9 @@ func (b *box) close() {
 	b.cancel(errDropped)
 	_ = b.udp.Close()
 	_ = b.tcp.Close()
+	if s := b.splices.Load(); s != nil {
+		s.Close()
+	}
 	b.ended.Wait()
 	b.limited(nil, nil)
 }

@@ -34,6 +34,7 @@ const (
 	opSockets = "sockets"
 	opLimit   = "limit"   // Sandbox, Egress, and three files: see limitLocked
 	opReports = "reports" // Sandbox; the answer has the socket of its reports
+	opVerify  = "verify"  // Sandbox, and the two files of a splice.Pair. It follows opLimit
 )
 
 // request is a message of the agent to the process. Both are of one release or of two that follow

@@ -34,6 +34,8 @@ type Egress struct {
 	Cluster []netip.Prefix // the addresses of the preset cluster
 	// Learn opens everything and reports it.
 	Learn bool
+	// Unverified makes CutEgress end the connections to names that egress.VerifySNI is about: it was not in the list before.
+	Unverified bool
 }
 
 // Restrict makes a namespace refuse new outbound connections that the list does not permit, but for those over its
@@ -42,6 +44,10 @@ type Egress struct {
 func Restrict(namespace *os.File, e Egress) error {
 	if weaken.Off(weaken.EgressRules) {
 		e.Learn = true
+	}
+	if weaken.Off(weaken.EgressVerify) {
+		open := *e.List
+		open.Verify, e.List = false, &open
 	}
 	err := restrict(namespace, e, true)
 	if errors.Is(err, unix.ENOENT) { // the kernel has no nfnetlink_log
@@ -196,10 +202,16 @@ func (b egressBuild) services(special [2]*nftables.Set, err *error) (list []chai
 			for _, set := range sets {
 				*err = errors.Join(*err, addSet(b.c, set, nil))
 			}
-			to(sets, false)
+			if b.List.Verify {
+				named := b.verified(i, s)
+				list = append(list, named)
+				r.rules = append(r.rules, []expr.Any{&expr.Verdict{Kind: expr.VerdictJump, Chain: named.chain.Name}})
+			} else {
+				to(sets, false)
+			}
 		}
 		if len(nets) > 0 {
-			sets, e := b.nets(fmt.Sprintf("nets-%d-", i), nets)
+			sets, e := b.nets(netsOf(i), nets)
 			*err = errors.Join(*err, e)
 			to(sets, false)
 		}
@@ -244,12 +256,16 @@ func (b egressBuild) out(metadata [2]*nftables.Set) [][]expr.Any {
 	refuse := []expr.Any{&expr.Verdict{Kind: expr.VerdictGoto, Chain: egressRefuse}}
 	rules := [][]expr.Any{
 		seq(ifname(expr.MetaKeyOIFNAME, "lo"), accept),
+	}
+	if b.List.Verify { // packets that Verify has redirected still have the interface of their first destination
+		rules = append(rules, toLoopback(accept)...)
+	}
+	rules = append(rules,
 		seq(ctState(expr.CtStateBitESTABLISHED), accept),
 		seq(ctState(expr.CtStateBitINVALID), []expr.Any{&expr.Counter{}}, drop()),
 		// Errors about connections that there are, from this side.
 		seq(l4proto(unix.IPPROTO_ICMP), ctState(expr.CtStateBitRELATED), accept),
-		seq(l4proto(unix.IPPROTO_ICMPV6), ctState(expr.CtStateBitRELATED), accept),
-	}
+		seq(l4proto(unix.IPPROTO_ICMPV6), ctState(expr.CtStateBitRELATED), accept))
 	// Neighbours and routers are found by ICMPv6, which the kernel sends.
 	for _, r := range [][2]byte{{130, 132}, {133, 136}, {143, 143}} {
 		rules = append(rules, seq(l4proto(unix.IPPROTO_ICMPV6), []expr.Any{

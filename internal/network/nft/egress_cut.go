@@ -118,6 +118,10 @@ func (e Egress) permits(proto uint8, to netip.AddrPort, open map[openName]bool) 
 		}
 	}
 	for i, s := range e.List.Services {
+		quic := e.List.Verify && proto == unix.IPPROTO_UDP && to.Port() == egress.HTTPS && s.Proto != egress.UDP
+		if quic || e.Unverified && proto == unix.IPPROTO_TCP && egress.Verified(to.Port()) {
+			continue
+		}
 		if s.Has(proto, to.Port()) && open[openName{a, i}] {
 			return true
 		}
