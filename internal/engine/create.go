@@ -17,6 +17,7 @@ import (
 	"github.com/longshore/longshore/internal/engine/owned"
 	"github.com/longshore/longshore/internal/engine/scope"
 	"github.com/longshore/longshore/internal/engine/stages"
+	"github.com/longshore/longshore/internal/engine/validate"
 )
 
 var errJoin = errdefs.ErrFailedPrecondition //nolint:gochecknoglobals // an error value that never changes
@@ -72,7 +73,7 @@ func (v view) newBuild(cfg core.ContainerConfig) (*build, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := validateContainer(&cfg); err != nil {
+	if err := validate.Container(&cfg); err != nil {
 		return nil, fmt.Errorf("create container %q: %w", cfg.Key, err)
 	}
 	id := newID()

@@ -14,6 +14,7 @@ import (
 	"github.com/longshore/longshore/internal/engine/owned"
 	"github.com/longshore/longshore/internal/engine/scope"
 	"github.com/longshore/longshore/internal/engine/underway"
+	"github.com/longshore/longshore/internal/engine/validate"
 	"github.com/longshore/longshore/internal/proctree"
 )
 
@@ -218,7 +219,7 @@ func (e *Engine) thaw(ctx context.Context, ct *core.Container) error {
 
 // asksForEnd reports whether people and programs send sig to end a process.
 func asksForEnd(ct *core.Container, sig int) bool {
-	if stop, err := parseSignal(ct.Config.Stop.Signal); err == nil && stop == sig {
+	if stop, err := validate.StopSignal(ct.Config.Stop.Signal); err == nil && stop == sig {
 		return true
 	}
 	return slices.Contains([]int{1, 2, 3, 6, sigkill, sigterm}, sig)

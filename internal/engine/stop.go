@@ -13,6 +13,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine/asleep"
 	"github.com/longshore/longshore/internal/engine/stages"
+	"github.com/longshore/longshore/internal/engine/validate"
 )
 
 const (
@@ -156,7 +157,7 @@ func stopPlan(ct *core.Container, opts StopOptions) (sig int, grace time.Duratio
 	if opts.Grace != nil {
 		grace = *opts.Grace
 	}
-	sig, err = parseSignal(name)
+	sig, err = validate.StopSignal(name)
 	return sig, grace, err
 }
 

@@ -1,17 +1,20 @@
-package engine
+// Package validate checks the configuration of containers. Start at Container.
+package validate
 
 import (
 	"fmt"
 
 	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine/owned"
 	"github.com/longshore/longshore/internal/engine/volumes"
+	"github.com/longshore/longshore/internal/ocispec"
 )
 
-// validateContainer returns InvalidArgument if cfg is not valid.
-func validateContainer(cfg *core.ContainerConfig) error {
+// Container returns InvalidArgument if cfg is not valid. It sets SleepAfter from the label.
+func Container(cfg *core.ContainerConfig) error {
 	if label, ok := cfg.Labels[core.SleepAfterLabel]; ok && cfg.SleepAfter == 0 {
 		var err error
 		if cfg.SleepAfter, err = core.SleepAfter(label); err != nil {
@@ -44,8 +47,16 @@ func validateContainer(cfg *core.ContainerConfig) error {
 	if err := owned.Check(cfg.Own, cfg.Join); err != nil {
 		return err
 	}
-	if _, err := parseSignal(cfg.Stop.Signal); err != nil {
+	if _, err := StopSignal(cfg.Stop.Signal); err != nil {
 		return err
 	}
 	return nil
+}
+
+// StopSignal parses "SIGTERM", "TERM" or a number; "" is SIGTERM.
+func StopSignal(s string) (int, error) {
+	if s == "" {
+		return int(unix.SIGTERM), nil
+	}
+	return ocispec.Signal(s)
 }
