@@ -93,16 +93,20 @@ func (s *Sleeper) Wake(ctx context.Context, id core.ID, cgroup core.CgroupRef, d
 	return nil
 }
 
-// Back ends the wake of a container.
+// Back ends the wake of a container. It does nothing if the container does not wake.
 func (s *Sleeper) Back(id core.ID, w core.Woken) {
 	s.lock.Lock()
-	done := s.of(id).done
+	k := s.kept[id]
+	if k == nil || k.stage != core.StageWaking {
+		s.lock.Unlock()
+		return
+	}
 	if w.Err == nil {
 		delete(s.kept, id)
 	}
 	s.lock.Unlock()
-	if done != nil {
-		done(w)
+	if k.done != nil {
+		k.done(w)
 	}
 }
 
