@@ -128,6 +128,9 @@ removals: build ## remove ten thousand sandboxes, by one, four and sixteen worke
 egress: build ## kill agent, name server and keeper fifty times each under the traffic of an egress list, and run clients with their lists
 	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_EGRESS_KILLS=50 LONGSHORE_EGRESS_PROGRAMS=all $(GO) test -timeout 60m -count=1 -v -run 'TestKilledUnderTraffic|TestProgramsUnderTheirLists' ./test/egress
 
+audits: build ## kill the agent twenty times under changes, each of which must have its line in the audit trail
+	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_AUDIT_KILLS=20 $(GO) test -timeout 30m -count=1 -v -run TestNoAcknowledgedChange ./test/audit
+
 board: build ## kill agent and keeper fifty times while programs use the board
 	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_BOARD_KILLS=50 $(GO) test -timeout 30m -count=1 -v -run TestTheBoardWhileAgentAndKeeperDie ./test/node
 
@@ -297,7 +300,7 @@ vm-services: build ## reboot a node with twelve services twenty times and cut it
 root-parents: build weakened ## the root tests on a hardened and a loosened host (KINDS=, PACKAGES=, RUN=)
 	for kind in $(or $(KINDS),hardened loosened); do CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_TEST_PARALLEL=1 LONGSHORE_TEST_HOST=$$kind LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_WEAK_BIN=$(CURDIR)/bin/weakened $(GO) test -p 1 -parallel 3 -count=1 -timeout 30m $(if $(RUN),-run $(RUN)) $(or $(PACKAGES),$$(grep -rl --include='*_root_test.go' --exclude-dir=e2e . internal test | xargs -n1 dirname | sort -u | sed 's|^|./|')) || exit; done
 
-test-long: root-parents bench-network e2e-cli e2e-dockerclients e2e-servers programs chaos kills sleeps upgrades overlay-stages streams removals damages exchanges seizures egress board e2e-hub e2e-kata-stress e2e-swarm e2e-swarmkit e2e-swarm-vm e2e-gossip vm-test vm-systemd vm-profiles vm-powercut vm-services release-check release-arm64 fuzz ## the targets that do not fit into test
+test-long: root-parents bench-network e2e-cli e2e-dockerclients e2e-servers programs chaos kills sleeps upgrades overlay-stages streams removals damages exchanges seizures egress audits board e2e-hub e2e-kata-stress e2e-swarm e2e-swarmkit e2e-swarm-vm e2e-gossip vm-test vm-systemd vm-profiles vm-powercut vm-services release-check release-arm64 fuzz ## the targets that do not fit into test
 
 programs: build ## Debian's programs, unmodified, with user namespaces by default and without
 	hack/programs.sh .cache/programs

@@ -22,6 +22,8 @@ import (
 
 // Options are the parameters of Policies.
 type Options struct {
+	// First come before all others. They see the verbs that others refuse.
+	First []core.Policy
 	// CDI adds devices, before everything else; cdi.Devices implements it. With nil, a container
 	// that asks for a device is refused.
 	CDI Devices
@@ -54,7 +56,7 @@ type Devices interface {
 
 // Policies returns the engine's policies, in order.
 func Policies(o Options) []core.Policy {
-	all := []core.Policy{devices{of: o.CDI}, ulimits{of: o.Ulimits}}
+	all := append(slices.Clone(o.First), devices{of: o.CDI}, ulimits{of: o.Ulimits})
 	for _, own := range o.Owners {
 		all = append(all, own)
 	}

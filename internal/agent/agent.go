@@ -44,6 +44,7 @@ import (
 	"github.com/longshore/longshore/internal/solo"
 	"github.com/longshore/longshore/internal/state"
 	"github.com/longshore/longshore/internal/state/bolt"
+	"github.com/longshore/longshore/internal/trail"
 )
 
 // Options are the parameters of Run.
@@ -81,6 +82,7 @@ type node struct {
 	images   *image.Store
 	board    *broker.Client
 	boardAPI *boardAPI
+	trail    *trail.Log      // nil if the node keeps none
 	rests    *sleep.Sleeper  // nil if no container can sleep
 	modules  modules         // nil if compiled modules cannot be kept
 	programs *programs.Store // nil without CRI's API of 2017
@@ -183,7 +185,7 @@ func (n *node) controller() (*control.Server, error) {
 		Engine:      n.engine, LogDir: filepath.Join(n.cfg.Agent.Root, "logs"), Logger: n.log, Doctor: n.doctor, Check: n.check, Config: n.shownConfig,
 		LostOutput: n.lostOutput, Version: n.version, Started: n.started, Metrics: n.metrics, HTTP: n.httpHandler(), Swarm: membershipOf(n.swarm), Networks: n.network, EgressLog: n.network.EgressLog, Node: n.solo, Programs: n.programs, Transfers: n.images,
 		Paused: n.store.Scope("commits", false), Removals: n.store.Scope("removals", false), Namespaces: n.keeper.Namespaces,
-		Processes: n.processes, Upgrade: n.upgrade, UpgradeFailure: n.next.failure,
+		Audit: n.trail, Processes: n.processes, Upgrade: n.upgrade, UpgradeFailure: n.next.failure,
 		Unified: func() bool { return n.cgroups.Mode() == core.CgroupV2 },
 	})
 }

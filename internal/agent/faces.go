@@ -106,7 +106,7 @@ func (n *node) openFaces(ctx context.Context, early bool) ([]face.Face, error) {
 			continue
 		}
 		f, err := e.open(ctx, face.Deps{
-			Engine: n.engine.As(e.owner), Logger: n.log, Metrics: n.metrics, Version: n.version, Limits: n.limits,
+			Engine: n.engine.As(e.owner), Logger: n.log, Metrics: n.metrics, Version: n.version, Limits: n.limits, Audit: audited(n.trail),
 			KV: n.store.Scope(e.owner, true),
 		})
 		if err != nil {

@@ -162,6 +162,9 @@ func (n *node) openStores(ctx context.Context, open *closers) (err error) {
 	if n.binary, err = n.keeperBinary(); err != nil {
 		return err
 	}
+	if err := openTrail(n, open); err != nil {
+		return err
+	}
 	if n.keeper, err = keeper.New(ctx, keeper.Options{StateDir: filepath.Join(run, "keeper"), Binary: n.binary, Started: n.settleKeeper, Changed: n.redundancyChanged, LateCopies: true, VersionOf: builtVersion, Logger: n.log}); err != nil {
 		return err
 	}
@@ -237,7 +240,7 @@ func (n *node) openEngine(pins core.Pinner, volumes core.Volumes) error {
 		Store: n.store, Runtimes: n.runtimes.usable, Default: n.runtimes.chosen, Supervisor: n.keeper, Images: n.images, Network: n.network,
 		Pinner: pins, Cgroups: n.cgroups, Roots: roots, Volumes: volumes, Restarts: restart.Rules{}, Return: returner, Joins: joiner, Users: n.users, Egress: lists, Sleeper: n.sleeper(), Checkpoints: func(c *engine.Client) core.CheckpointRecoverer { return checkpointsOf(n)(c) },
 		Labels: selinux.Table{All: n.cfg.Engine.SELinux, Enabled: ocispec.SELinuxEnabled}, OOMLog: kmsg.New(kmsg.Options{Logger: n.log}),
-		Policies: adjust.Policies(adjust.Options{CDI: devices, Ulimits: limits, Owners: n.owned(), Node: given, Egress: lists, Profiles: n.profiles(given.AppArmor)}),
+		Policies: adjust.Policies(adjust.Options{First: auditPolicies(n.trail), CDI: devices, Ulimits: limits, Owners: n.owned(), Node: given, Egress: lists, Profiles: n.profiles(given.AppArmor)}),
 		State:    run, Init: n.binary, Files: n.files, Observer: stages{n.metrics}, Logger: n.log, FailPoint: failPoint(os.Getenv(failPointEnv)),
 	})
 	n.solo = solo.NewNode(n.engine, n.network)

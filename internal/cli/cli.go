@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/cli/audit"
 	"github.com/longshore/longshore/internal/cli/base"
 	"github.com/longshore/longshore/internal/cli/checkpoint"
 	"github.com/longshore/longshore/internal/cli/compose"
@@ -131,6 +132,6 @@ func groups() []group {
 			newPort, newUp, onNode(compose.NewDown), onNode(service.NewUnit), newContainerGroup,
 		}},
 		{"images", "Images, volumes and networks:", []func(*app) *cobra.Command{newImages, newPull, newPush, newLogin, newLogout, newTag, newRmi, newImport, newLoad, newExport, newHistory, newPrune, newVolume, newNetwork, onNode(egress.New), newImageGroup, newArtifactGroup}},
-		{"node", "The node:", []func(*app) *cobra.Command{onNode(node.NewInfo), newSystem, newEvents, onNode(node.NewDoctor), onNode(node.NewCheck), onNode(node.NewConfig), onNode(migrate.New), onNode(node.NewSwarm), onNode(node.NewGrants), onNode(node.NewOCI), onNode(node.NewVersion), onNode(node.NewUpgrade), newMan, onNode(node.NewDebug)}},
+		{"node", "The node:", []func(*app) *cobra.Command{onNode(node.NewInfo), newSystem, newEvents, onNode(audit.New), onNode(node.NewDoctor), onNode(node.NewCheck), onNode(node.NewConfig), onNode(migrate.New), onNode(node.NewSwarm), onNode(node.NewGrants), onNode(node.NewOCI), onNode(node.NewVersion), onNode(node.NewUpgrade), newMan, onNode(node.NewDebug)}},
 	}
 }

@@ -28,6 +28,7 @@ import (
 	"github.com/longshore/longshore/internal/network/netconf"
 	"github.com/longshore/longshore/internal/obs"
 	"github.com/longshore/longshore/internal/ocispec"
+	"github.com/longshore/longshore/internal/trail"
 )
 
 // Config is everything that can be configured.
@@ -43,6 +44,7 @@ type Config struct {
 	Face       Faces              `toml:"face"`
 	Control    control.Config     `toml:"control"`
 	Metrics    obs.MetricsConfig  `toml:"metrics"`
+	Audit      trail.Config       `toml:"audit"`
 }
 
 // Agent is the [agent] section.
@@ -146,6 +148,7 @@ func Default() Config {
 		Face:       Faces{CRI: cri.DefaultConfig(), Nomad: nomad.DefaultConfig(), Mesos: mesos.DefaultConfig(), Swarm: swarm.DefaultConfig(), Docker: docker.DefaultConfig()},
 		Control:    control.DefaultConfig(),
 		Metrics:    obs.DefaultMetricsConfig(),
+		Audit:      trail.DefaultConfig(),
 	}
 }
 
@@ -232,7 +235,7 @@ func (c Config) Validate() error {
 			}
 		}
 	}
-	return errors.Join(append(errs, c.Images.Validate(), c.Network.Check(), c.Egress.Check(), c.Face.CRI.Validate(), c.Face.Nomad.Validate(), c.Face.Mesos.Validate(), c.Face.Swarm.Validate(), c.Face.Docker.Validate(), c.Control.Validate(), c.Metrics.Validate())...)
+	return errors.Join(append(errs, c.Images.Validate(), c.Network.Check(), c.Egress.Check(), c.Face.CRI.Validate(), c.Face.Nomad.Validate(), c.Face.Mesos.Validate(), c.Face.Swarm.Validate(), c.Face.Docker.Validate(), c.Control.Validate(), c.Metrics.Validate(), c.Audit.Validate())...)
 }
 
 // Rlimits returns the resource limits of Ulimits.

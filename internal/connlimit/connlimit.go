@@ -16,6 +16,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/longshore/longshore/internal/weaken"
 )
 
@@ -69,6 +71,7 @@ type Slot struct {
 	evict   func()
 	active  atomic.Int64 // when bytes were last transferred, in nanoseconds
 	calls   atomic.Int64 // in progress
+	cred    *unix.Ucred  // of the process that has connected to a unix socket; it is set before the slot is shared
 
 	// Limit.mu guards these.
 	known bool // the client is authenticated

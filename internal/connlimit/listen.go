@@ -3,9 +3,12 @@ package connlimit
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"sync"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/shortage"
 )
@@ -41,6 +44,7 @@ func (l *listener) Accept() (net.Conn, error) {
 		}
 		slot, err := l.limit.Admit(l.ctx, c.RemoteAddr(), func() { _ = c.Close() })
 		if err == nil {
+			slot.cred = credOf(c)
 			return &conn{Conn: c, slot: slot}, nil
 		}
 		_ = c.Close()
@@ -65,6 +69,40 @@ func (l *listener) acceptOrEvict() (net.Conn, error) {
 func (l *listener) Close() error {
 	l.cancel(net.ErrClosed)
 	return l.Listener.Close()
+}
+
+// credOf returns the process at the other end of a unix socket, nil for other connections.
+func credOf(c net.Conn) (cred *unix.Ucred) {
+	u, ok := c.(*net.UnixConn)
+	if !ok {
+		return nil
+	}
+	raw, err := u.SyscallConn()
+	if err != nil {
+		return nil
+	}
+	_ = raw.Control(func(fd uintptr) {
+		if got, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
+			cred = got
+		}
+	})
+	return cred
+}
+
+// Peer describes the client: its process, or its address. It may be "".
+func (s *Slot) Peer() string {
+	if s.cred != nil {
+		return fmt.Sprintf("uid %d, pid %d", s.cred.Uid, s.cred.Pid)
+	}
+	return s.address
+}
+
+// PeerOf returns Slot.Peer of a request's connection; see ConnContext.
+func PeerOf(ctx context.Context) string {
+	if s, _ := ctx.Value(slotKey{}).(*Slot); s != nil {
+		return s.Peer()
+	}
+	return ""
 }
 
 // conn is a connection with its slot.

@@ -26,6 +26,7 @@ import (
 	"github.com/longshore/longshore/internal/logs"
 	"github.com/longshore/longshore/internal/obs"
 	"github.com/longshore/longshore/internal/programs"
+	"github.com/longshore/longshore/internal/trail"
 )
 
 // Options are the parameters of New. Engine, LogDir and Logger are required.
@@ -35,6 +36,8 @@ type Options struct {
 	// when it is missing.
 	LogDir string
 	Logger *slog.Logger
+	// Audit gets the calls that change something, and serves the trail's lines. nil has none.
+	Audit *trail.Log
 	// Doctor checks the node; with try it also starts a container. nil returns Unimplemented.
 	Doctor func(ctx context.Context, try bool) []Finding
 	// Check compares records and node and returns the violations. nil returns Unimplemented. With
@@ -212,7 +215,10 @@ func (s *Server) Serve(ctx context.Context, l Listeners) error {
 }
 
 func (s *Server) grpcServer(readOnly bool) *grpc.Server {
-	watch := obs.GRPC{Face: "control", Metrics: s.o.Metrics, Logger: s.o.Logger}
+	watch := obs.GRPC{Face: "control", Metrics: s.o.Metrics, Logger: s.o.Logger, Changes: access.Changes}
+	if s.o.Audit != nil {
+		watch.Audit = s.o.Audit
+	}
 	gate := access.Gate{ReadOnly: readOnly, Restricted: s.o.Restricted}
 	unary, stream := grpcerr.Interceptors(func(_ context.Context, err error) error { return grpcerr.Status(err, nil) })
 	srv := grpc.NewServer(

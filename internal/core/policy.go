@@ -34,7 +34,7 @@ type Policy interface {
 	// verb fail, no lock is held, and ctx may have ended. The afters run in reverse order of the
 	// policies. after is not called when err is not nil.
 	//
-	// Stops and removals cannot be refused: an error for VerbStop or VerbRemove is only logged.
+	// Stops, kills and removals cannot be refused: an error for VerbStop, VerbKill or VerbRemove is only logged.
 	Before(ctx context.Context, op *Operation) (after func(error), err error)
 }
 
@@ -46,9 +46,11 @@ type Policy interface {
 // object has ended. A create that starts the program at once (ContainerConfig.Run) is not also a
 // start. Recovery calls no policy: it completes operations that policies allowed before the crash.
 type Operation struct {
-	// Verb is one of VerbCreate, VerbStart, VerbExec, VerbUpdate, VerbPause,
-	// VerbResume, VerbStop and VerbRemove.
+	// Verb is one of VerbCreate, VerbStart, VerbExec, VerbUpdate, VerbPause, VerbResume, VerbSleep, VerbWake, VerbCheckpoint,
+	// VerbRestore, VerbStop, VerbRemove, VerbKill, VerbAttach and VerbForward.
 	Verb Verb
+	// Detail describes the verb to people: a signal, a port, a path. It may be empty.
+	Detail string
 	// Sandbox is set for a verb on a sandbox, Container for a verb on a container or on a process
 	// of one; the other is nil. They are as they were when the verb began. An object to be
 	// created has its ID and its config, and is complete when the verb has ended. Policies must

@@ -25,6 +25,10 @@ const (
 	// VerbCheckpoint stores a container's processes. VerbRestore makes them again, in place of VerbStart.
 	VerbCheckpoint Verb = "checkpoint"
 	VerbRestore    Verb = "restore"
+	// VerbKill sends a signal to a process, VerbAttach opens a main process's streams, VerbForward connects to a port in a sandbox.
+	VerbKill    Verb = "kill"
+	VerbAttach  Verb = "attach"
+	VerbForward Verb = "forward"
 )
 
 // Gone is the state after a removal: there is no record.

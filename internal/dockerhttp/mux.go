@@ -21,6 +21,8 @@ type Mux struct {
 	Status func(error) int
 	// Admit returns an error for a request that must not be answered. nil admits all.
 	Admit func(*Request) error
+	// Around calls handle, which answers a request that was admitted. It may replace r.Request. nil only calls handle.
+	Around func(r *Request, handle func() error) error
 
 	routes []route
 }
@@ -128,7 +130,10 @@ func (m *Mux) serve(w http.ResponseWriter, r *Request) error {
 			return err
 		}
 	}
-	return found.handler(w, r)
+	if m.Around == nil {
+		return found.handler(w, r)
+	}
+	return m.Around(r, func() error { return found.handler(w, r) })
 }
 
 // find finds the route of a request, and sets the request's pattern and variables.

@@ -121,6 +121,11 @@ func StartDue(ctx context.Context, c *Client, id core.ID) error {
 	}.Start(ctx, id)
 }
 
+// Around asks the policies about a verb that the engine has no part in, does it, and reports its result to them.
+func Around(ctx context.Context, c *Client, op core.Operation, do func() error) error {
+	return c.e.policies.around(ctx, &op, do)
+}
+
 // process returns a process of a container that the caller may see.
 func (v view) process(ref core.Ref) (core.Container, *core.Process, error) {
 	c, err := v.Container(ref.Container)

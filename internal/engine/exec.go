@@ -163,11 +163,17 @@ func (c *Client) Signal(ctx context.Context, ref core.Ref, sig int, req core.Sto
 	req = c.view.Request(req, "Signal")
 	req.Signal = sig
 	req.Incidental = !asksForEnd(&ct, sig)
+	op := core.Operation{Verb: core.VerbKill, Container: &ct, Process: ref.Process, Detail: fmt.Sprintf("signal %d", sig)}
+	return c.e.policies.around(ctx, &op, func() error { return c.view.signal(ctx, ref, &ct, p, req) })
+}
+
+func (c view) signal(ctx context.Context, ref core.Ref, ct *core.Container, p *core.Process, req core.StopRequest) error {
+	sig := req.Signal
 	if p.Autopsy != nil {
 		ended, err := true, error(nil)
 		restarts := ref.Process == core.Main && ct.Restarting()
 		if restarts {
-			ended, err = c.Restarts.Signal(ctx, ct.ID, req)
+			ended, err = c.restarts().Signal(ctx, ct.ID, req)
 		}
 		if err != nil || ended && restarts {
 			return err
@@ -177,13 +183,13 @@ func (c *Client) Signal(ctx context.Context, ref core.Ref, sig int, req core.Sto
 		}
 	}
 	policy := ref.Process == core.Main && ct.Config.Restart != core.RestartPolicy{}
-	if (mayEnd(sig) || policy) && recorded(&ct, ref) || c.view.Forces(&ct.Meta) {
-		if err := c.view.recordRequest(ref, req); err != nil {
+	if (mayEnd(sig) || policy) && recorded(ct, ref) || c.Forces(&ct.Meta) {
+		if err := c.recordRequest(ref, req); err != nil {
 			return err
 		}
 	}
 	if sig != sigkill {
-		if err := c.Rests.Wake(ctx, ref.Container, asleep.BySignal); err != nil {
+		if err := c.rests().Wake(ctx, ref.Container, asleep.BySignal); err != nil {
 			return err
 		}
 	}
@@ -194,9 +200,9 @@ func (c *Client) Signal(ctx context.Context, ref core.Ref, sig int, req core.Sto
 		// On cgroup v1 not even SIGKILL ends a frozen process. The others of one that sleeps would find empty memory.
 		var err error
 		if ct.State == core.ContainerAsleep {
-			err = c.e.kill(ctx, &ct)
+			err = c.e.kill(ctx, ct)
 		} else {
-			err = c.e.thaw(ctx, &ct)
+			err = c.e.thaw(ctx, ct)
 		}
 		if err = ignoreNotFound(err); err != nil {
 			return fmt.Errorf("thaw container %s, which is killed: %w", ref.Container, err)
@@ -351,7 +357,7 @@ func (c *Client) JoinWait(ref core.Ref) (wait func(context.Context) (core.Autops
 }
 
 // Streams opens a live connection to a process's standard streams.
-func (c *Client) Streams(ctx context.Context, ref core.Ref, opts core.StreamOptions) (*core.Streams, error) {
+func (c *Client) Streams(ctx context.Context, ref core.Ref, opts core.StreamOptions) (s *core.Streams, err error) {
 	ct, _, err := c.view.process(ref)
 	if err != nil {
 		return nil, err
@@ -360,7 +366,14 @@ func (c *Client) Streams(ctx context.Context, ref core.Ref, opts core.StreamOpti
 	if err := c.Rests.Wake(ctx, ref.Container, asleep.ByAttach); err != nil {
 		return nil, err
 	}
-	return c.e.o.Supervisor.Streams(ctx, ref, opts)
+	if ref.Process != core.Main {
+		return c.e.o.Supervisor.Streams(ctx, ref, opts)
+	}
+	err = c.e.policies.around(ctx, &core.Operation{Verb: core.VerbAttach, Container: &ct}, func() error {
+		s, err = c.e.o.Supervisor.Streams(ctx, ref, opts)
+		return err
+	})
+	return s, err
 }
 
 // supervised calls the keeper about a process that has a record.

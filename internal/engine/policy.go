@@ -65,7 +65,7 @@ func (ps policies) ask(ctx context.Context, op *core.Operation) (done func(error
 			if after != nil {
 				afters = append(afters, after)
 			}
-		case op.Verb == core.VerbStop || op.Verb == core.VerbRemove:
+		case op.Verb == core.VerbStop || op.Verb == core.VerbKill || op.Verb == core.VerbRemove:
 			ps.logger.WarnContext(ctx, "a policy refused a stop or removal, which happens all the same", "verb", op.Verb, "error", err)
 		default:
 			done(err)

@@ -11,6 +11,7 @@ import (
 	"net"
 	"time"
 
+	"github.com/longshore/longshore/internal/caller"
 	"github.com/longshore/longshore/internal/connlimit"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
@@ -42,6 +43,8 @@ type Deps struct {
 	Version string         // of the agent; "" is a development build
 	// Limits gets the limits of the face's connections, for metrics and doctor; it may be nil.
 	Limits *connlimit.Table
+	// Audit gets the calls that change something; nil gets none.
+	Audit caller.Audit
 	// KV is the face's own key-value store, which survives a reboot; nil for a face that
 	// stores nothing there.
 	KV core.KV

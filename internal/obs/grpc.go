@@ -2,6 +2,7 @@ package obs
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"path"
@@ -12,6 +13,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
+
+	"github.com/longshore/longshore/internal/caller"
 )
 
 // GRPC observes the calls of one face: it counts them, logs those that fail through our own
@@ -21,6 +24,9 @@ type GRPC struct {
 	Face    string
 	Metrics Calls        // nil counts nothing
 	Logger  *slog.Logger // required
+	// Audit gets the calls that Changes reports. It may be nil.
+	Audit   caller.Audit
+	Changes func(op string) bool
 }
 
 // Calls counts the calls of faces; *Metrics does.
@@ -39,6 +45,10 @@ func (g GRPC) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, ne
 		c.Begin()
 		defer c.End()
 	}
+	if g.Audit != nil {
+		ctx = caller.With(ctx, caller.Caller{Face: g.Face, Call: op, Peer: peerOf(ctx), Request: requestOf(ctx)})
+		defer func() { g.audit(ctx, op, req, err) }()
+	}
 	defer g.observe(ctx, op, time.Now(), &err)
 	return next(ctx, req)
 }
@@ -51,8 +61,25 @@ func (g GRPC) Stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo,
 		c.Begin()
 		defer c.End()
 	}
+	s := &stream{ServerStream: ss, ctx: ctx}
+	if g.Audit != nil {
+		s.ctx = caller.With(ctx, caller.Caller{Face: g.Face, Call: op, Peer: peerOf(ctx), Request: requestOf(ctx)})
+		s.keep = g.Changes(op)
+		defer func() { g.audit(s.ctx, op, s.first, err) }()
+	}
 	defer g.observe(ctx, op, time.Now(), &err)
-	return next(srv, stream{ss, ctx})
+	return next(srv, s)
+}
+
+// audit reports a call that changes something, if no verb of the engine has reported it.
+func (g GRPC) audit(ctx context.Context, op string, req any, err error) {
+	if !g.Changes(op) {
+		return
+	}
+	if s, ok := status.FromError(err); ok && err != nil {
+		err = errors.New(s.Message())
+	}
+	g.Audit.Call(ctx, req, err)
 }
 
 // Connection is implemented by the remote address of some connections: it gets the connection's
@@ -97,7 +124,18 @@ func (g GRPC) observe(ctx context.Context, op string, began time.Time, err *erro
 
 type stream struct {
 	grpc.ServerStream
-	ctx context.Context
+	ctx   context.Context
+	keep  bool // the first message
+	first any
 }
 
-func (s stream) Context() context.Context { return s.ctx }
+func (s *stream) Context() context.Context { return s.ctx }
+
+// RecvMsg implements grpc.ServerStream. One goroutine receives.
+func (s *stream) RecvMsg(m any) error {
+	err := s.ServerStream.RecvMsg(m)
+	if s.keep && err == nil {
+		s.first, s.keep = m, false
+	}
+	return err
+}

@@ -22,6 +22,167 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+type AuditRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// since is the number of a line: only later ones are answered.
+	Since         uint64 `protobuf:"varint,1,opt,name=since,proto3" json:"since,omitempty"`
+	Follow        bool   `protobuf:"varint,2,opt,name=follow,proto3" json:"follow,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AuditRequest) Reset() {
+	*x = AuditRequest{}
+	mi := &file_longshore_v1_node_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AuditRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AuditRequest) ProtoMessage() {}
+
+func (x *AuditRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_longshore_v1_node_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AuditRequest.ProtoReflect.Descriptor instead.
+func (*AuditRequest) Descriptor() ([]byte, []int) {
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *AuditRequest) GetSince() uint64 {
+	if x != nil {
+		return x.Since
+	}
+	return 0
+}
+
+func (x *AuditRequest) GetFollow() bool {
+	if x != nil {
+		return x.Follow
+	}
+	return false
+}
+
+// AuditResponse has lines, or, once, the end of those that the node had when the call began.
+type AuditResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// lines are JSON objects, each with its hash.
+	Lines [][]byte `protobuf:"bytes,1,rep,name=lines,proto3" json:"lines,omitempty"`
+	// end follows the last of these lines.
+	End           *AuditEnd `protobuf:"bytes,2,opt,name=end,proto3" json:"end,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AuditResponse) Reset() {
+	*x = AuditResponse{}
+	mi := &file_longshore_v1_node_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AuditResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AuditResponse) ProtoMessage() {}
+
+func (x *AuditResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_longshore_v1_node_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AuditResponse.ProtoReflect.Descriptor instead.
+func (*AuditResponse) Descriptor() ([]byte, []int) {
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *AuditResponse) GetLines() [][]byte {
+	if x != nil {
+		return x.Lines
+	}
+	return nil
+}
+
+func (x *AuditResponse) GetEnd() *AuditEnd {
+	if x != nil {
+		return x.End
+	}
+	return nil
+}
+
+// AuditEnd names the last line that the node has written, by its own record of it.
+type AuditEnd struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Seq           uint64                 `protobuf:"varint,1,opt,name=seq,proto3" json:"seq,omitempty"`
+	Hash          string                 `protobuf:"bytes,2,opt,name=hash,proto3" json:"hash,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AuditEnd) Reset() {
+	*x = AuditEnd{}
+	mi := &file_longshore_v1_node_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AuditEnd) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AuditEnd) ProtoMessage() {}
+
+func (x *AuditEnd) ProtoReflect() protoreflect.Message {
+	mi := &file_longshore_v1_node_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AuditEnd.ProtoReflect.Descriptor instead.
+func (*AuditEnd) Descriptor() ([]byte, []int) {
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *AuditEnd) GetSeq() uint64 {
+	if x != nil {
+		return x.Seq
+	}
+	return 0
+}
+
+func (x *AuditEnd) GetHash() string {
+	if x != nil {
+		return x.Hash
+	}
+	return ""
+}
+
 type VersionRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -30,7 +191,7 @@ type VersionRequest struct {
 
 func (x *VersionRequest) Reset() {
 	*x = VersionRequest{}
-	mi := &file_longshore_v1_node_proto_msgTypes[0]
+	mi := &file_longshore_v1_node_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -42,7 +203,7 @@ func (x *VersionRequest) String() string {
 func (*VersionRequest) ProtoMessage() {}
 
 func (x *VersionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_node_proto_msgTypes[0]
+	mi := &file_longshore_v1_node_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -55,7 +216,7 @@ func (x *VersionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VersionRequest.ProtoReflect.Descriptor instead.
 func (*VersionRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_node_proto_rawDescGZIP(), []int{0}
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{3}
 }
 
 type VersionResponse struct {
@@ -77,7 +238,7 @@ type VersionResponse struct {
 
 func (x *VersionResponse) Reset() {
 	*x = VersionResponse{}
-	mi := &file_longshore_v1_node_proto_msgTypes[1]
+	mi := &file_longshore_v1_node_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -89,7 +250,7 @@ func (x *VersionResponse) String() string {
 func (*VersionResponse) ProtoMessage() {}
 
 func (x *VersionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_node_proto_msgTypes[1]
+	mi := &file_longshore_v1_node_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -102,7 +263,7 @@ func (x *VersionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VersionResponse.ProtoReflect.Descriptor instead.
 func (*VersionResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_node_proto_rawDescGZIP(), []int{1}
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *VersionResponse) GetVersion() string {
@@ -190,7 +351,7 @@ type NodeProcess struct {
 
 func (x *NodeProcess) Reset() {
 	*x = NodeProcess{}
-	mi := &file_longshore_v1_node_proto_msgTypes[2]
+	mi := &file_longshore_v1_node_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -202,7 +363,7 @@ func (x *NodeProcess) String() string {
 func (*NodeProcess) ProtoMessage() {}
 
 func (x *NodeProcess) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_node_proto_msgTypes[2]
+	mi := &file_longshore_v1_node_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -215,7 +376,7 @@ func (x *NodeProcess) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeProcess.ProtoReflect.Descriptor instead.
 func (*NodeProcess) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_node_proto_rawDescGZIP(), []int{2}
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *NodeProcess) GetName() string {
@@ -261,7 +422,7 @@ type UpgradeRequest struct {
 
 func (x *UpgradeRequest) Reset() {
 	*x = UpgradeRequest{}
-	mi := &file_longshore_v1_node_proto_msgTypes[3]
+	mi := &file_longshore_v1_node_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -273,7 +434,7 @@ func (x *UpgradeRequest) String() string {
 func (*UpgradeRequest) ProtoMessage() {}
 
 func (x *UpgradeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_node_proto_msgTypes[3]
+	mi := &file_longshore_v1_node_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -286,7 +447,7 @@ func (x *UpgradeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpgradeRequest.ProtoReflect.Descriptor instead.
 func (*UpgradeRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_node_proto_rawDescGZIP(), []int{3}
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{6}
 }
 
 type UpgradeResponse struct {
@@ -302,7 +463,7 @@ type UpgradeResponse struct {
 
 func (x *UpgradeResponse) Reset() {
 	*x = UpgradeResponse{}
-	mi := &file_longshore_v1_node_proto_msgTypes[4]
+	mi := &file_longshore_v1_node_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -314,7 +475,7 @@ func (x *UpgradeResponse) String() string {
 func (*UpgradeResponse) ProtoMessage() {}
 
 func (x *UpgradeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_node_proto_msgTypes[4]
+	mi := &file_longshore_v1_node_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -327,7 +488,7 @@ func (x *UpgradeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpgradeResponse.ProtoReflect.Descriptor instead.
 func (*UpgradeResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_node_proto_rawDescGZIP(), []int{4}
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *UpgradeResponse) GetProcesses() []*NodeProcess {
@@ -357,7 +518,7 @@ type Runtime struct {
 
 func (x *Runtime) Reset() {
 	*x = Runtime{}
-	mi := &file_longshore_v1_node_proto_msgTypes[5]
+	mi := &file_longshore_v1_node_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -369,7 +530,7 @@ func (x *Runtime) String() string {
 func (*Runtime) ProtoMessage() {}
 
 func (x *Runtime) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_node_proto_msgTypes[5]
+	mi := &file_longshore_v1_node_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -382,7 +543,7 @@ func (x *Runtime) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Runtime.ProtoReflect.Descriptor instead.
 func (*Runtime) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_node_proto_rawDescGZIP(), []int{5}
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Runtime) GetName() string {
@@ -428,7 +589,7 @@ type InfoRequest struct {
 
 func (x *InfoRequest) Reset() {
 	*x = InfoRequest{}
-	mi := &file_longshore_v1_node_proto_msgTypes[6]
+	mi := &file_longshore_v1_node_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -440,7 +601,7 @@ func (x *InfoRequest) String() string {
 func (*InfoRequest) ProtoMessage() {}
 
 func (x *InfoRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_node_proto_msgTypes[6]
+	mi := &file_longshore_v1_node_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -453,7 +614,7 @@ func (x *InfoRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InfoRequest.ProtoReflect.Descriptor instead.
 func (*InfoRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_node_proto_rawDescGZIP(), []int{6}
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{9}
 }
 
 type InfoResponse struct {
@@ -478,7 +639,7 @@ type InfoResponse struct {
 
 func (x *InfoResponse) Reset() {
 	*x = InfoResponse{}
-	mi := &file_longshore_v1_node_proto_msgTypes[7]
+	mi := &file_longshore_v1_node_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -490,7 +651,7 @@ func (x *InfoResponse) String() string {
 func (*InfoResponse) ProtoMessage() {}
 
 func (x *InfoResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_node_proto_msgTypes[7]
+	mi := &file_longshore_v1_node_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -503,7 +664,7 @@ func (x *InfoResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InfoResponse.ProtoReflect.Descriptor instead.
 func (*InfoResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_node_proto_rawDescGZIP(), []int{7}
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *InfoResponse) GetHostname() string {
@@ -612,7 +773,7 @@ type DiskUsageRequest struct {
 
 func (x *DiskUsageRequest) Reset() {
 	*x = DiskUsageRequest{}
-	mi := &file_longshore_v1_node_proto_msgTypes[8]
+	mi := &file_longshore_v1_node_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -624,7 +785,7 @@ func (x *DiskUsageRequest) String() string {
 func (*DiskUsageRequest) ProtoMessage() {}
 
 func (x *DiskUsageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_node_proto_msgTypes[8]
+	mi := &file_longshore_v1_node_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -637,7 +798,7 @@ func (x *DiskUsageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiskUsageRequest.ProtoReflect.Descriptor instead.
 func (*DiskUsageRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_node_proto_rawDescGZIP(), []int{8}
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{11}
 }
 
 type DiskUsageResponse struct {
@@ -652,7 +813,7 @@ type DiskUsageResponse struct {
 
 func (x *DiskUsageResponse) Reset() {
 	*x = DiskUsageResponse{}
-	mi := &file_longshore_v1_node_proto_msgTypes[9]
+	mi := &file_longshore_v1_node_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -664,7 +825,7 @@ func (x *DiskUsageResponse) String() string {
 func (*DiskUsageResponse) ProtoMessage() {}
 
 func (x *DiskUsageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_node_proto_msgTypes[9]
+	mi := &file_longshore_v1_node_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -677,7 +838,7 @@ func (x *DiskUsageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiskUsageResponse.ProtoReflect.Descriptor instead.
 func (*DiskUsageResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_node_proto_rawDescGZIP(), []int{9}
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *DiskUsageResponse) GetImages() []*Usage {
@@ -722,7 +883,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_longshore_v1_node_proto_msgTypes[10]
+	mi := &file_longshore_v1_node_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -734,7 +895,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_node_proto_msgTypes[10]
+	mi := &file_longshore_v1_node_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -747,7 +908,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_node_proto_rawDescGZIP(), []int{10}
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Usage) GetOwner() string {
@@ -798,7 +959,7 @@ type Finding struct {
 
 func (x *Finding) Reset() {
 	*x = Finding{}
-	mi := &file_longshore_v1_node_proto_msgTypes[11]
+	mi := &file_longshore_v1_node_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -810,7 +971,7 @@ func (x *Finding) String() string {
 func (*Finding) ProtoMessage() {}
 
 func (x *Finding) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_node_proto_msgTypes[11]
+	mi := &file_longshore_v1_node_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -823,7 +984,7 @@ func (x *Finding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Finding.ProtoReflect.Descriptor instead.
 func (*Finding) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_node_proto_rawDescGZIP(), []int{11}
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Finding) GetName() string {
@@ -862,7 +1023,7 @@ type DoctorRequest struct {
 
 func (x *DoctorRequest) Reset() {
 	*x = DoctorRequest{}
-	mi := &file_longshore_v1_node_proto_msgTypes[12]
+	mi := &file_longshore_v1_node_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -874,7 +1035,7 @@ func (x *DoctorRequest) String() string {
 func (*DoctorRequest) ProtoMessage() {}
 
 func (x *DoctorRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_node_proto_msgTypes[12]
+	mi := &file_longshore_v1_node_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -887,7 +1048,7 @@ func (x *DoctorRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DoctorRequest.ProtoReflect.Descriptor instead.
 func (*DoctorRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_node_proto_rawDescGZIP(), []int{12}
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{15}
 }
 
 type DoctorResponse struct {
@@ -899,7 +1060,7 @@ type DoctorResponse struct {
 
 func (x *DoctorResponse) Reset() {
 	*x = DoctorResponse{}
-	mi := &file_longshore_v1_node_proto_msgTypes[13]
+	mi := &file_longshore_v1_node_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -911,7 +1072,7 @@ func (x *DoctorResponse) String() string {
 func (*DoctorResponse) ProtoMessage() {}
 
 func (x *DoctorResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_node_proto_msgTypes[13]
+	mi := &file_longshore_v1_node_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -924,7 +1085,7 @@ func (x *DoctorResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DoctorResponse.ProtoReflect.Descriptor instead.
 func (*DoctorResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_node_proto_rawDescGZIP(), []int{13}
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *DoctorResponse) GetFindings() []*Finding {
@@ -943,7 +1104,7 @@ type CheckRequest struct {
 
 func (x *CheckRequest) Reset() {
 	*x = CheckRequest{}
-	mi := &file_longshore_v1_node_proto_msgTypes[14]
+	mi := &file_longshore_v1_node_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -955,7 +1116,7 @@ func (x *CheckRequest) String() string {
 func (*CheckRequest) ProtoMessage() {}
 
 func (x *CheckRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_node_proto_msgTypes[14]
+	mi := &file_longshore_v1_node_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -968,7 +1129,7 @@ func (x *CheckRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckRequest.ProtoReflect.Descriptor instead.
 func (*CheckRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_node_proto_rawDescGZIP(), []int{14}
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *CheckRequest) GetImages() bool {
@@ -987,7 +1148,7 @@ type CheckResponse struct {
 
 func (x *CheckResponse) Reset() {
 	*x = CheckResponse{}
-	mi := &file_longshore_v1_node_proto_msgTypes[15]
+	mi := &file_longshore_v1_node_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -999,7 +1160,7 @@ func (x *CheckResponse) String() string {
 func (*CheckResponse) ProtoMessage() {}
 
 func (x *CheckResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_node_proto_msgTypes[15]
+	mi := &file_longshore_v1_node_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1012,7 +1173,7 @@ func (x *CheckResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckResponse.ProtoReflect.Descriptor instead.
 func (*CheckResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_node_proto_rawDescGZIP(), []int{15}
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *CheckResponse) GetFindings() []*Finding {
@@ -1030,7 +1191,7 @@ type ConfigRequest struct {
 
 func (x *ConfigRequest) Reset() {
 	*x = ConfigRequest{}
-	mi := &file_longshore_v1_node_proto_msgTypes[16]
+	mi := &file_longshore_v1_node_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1042,7 +1203,7 @@ func (x *ConfigRequest) String() string {
 func (*ConfigRequest) ProtoMessage() {}
 
 func (x *ConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_node_proto_msgTypes[16]
+	mi := &file_longshore_v1_node_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1055,7 +1216,7 @@ func (x *ConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigRequest.ProtoReflect.Descriptor instead.
 func (*ConfigRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_node_proto_rawDescGZIP(), []int{16}
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{19}
 }
 
 type ConfigResponse struct {
@@ -1067,7 +1228,7 @@ type ConfigResponse struct {
 
 func (x *ConfigResponse) Reset() {
 	*x = ConfigResponse{}
-	mi := &file_longshore_v1_node_proto_msgTypes[17]
+	mi := &file_longshore_v1_node_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1079,7 +1240,7 @@ func (x *ConfigResponse) String() string {
 func (*ConfigResponse) ProtoMessage() {}
 
 func (x *ConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_node_proto_msgTypes[17]
+	mi := &file_longshore_v1_node_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1092,7 +1253,7 @@ func (x *ConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigResponse.ProtoReflect.Descriptor instead.
 func (*ConfigResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_node_proto_rawDescGZIP(), []int{17}
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ConfigResponse) GetToml() string {
@@ -1117,7 +1278,7 @@ type EventsRequest struct {
 
 func (x *EventsRequest) Reset() {
 	*x = EventsRequest{}
-	mi := &file_longshore_v1_node_proto_msgTypes[18]
+	mi := &file_longshore_v1_node_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1129,7 +1290,7 @@ func (x *EventsRequest) String() string {
 func (*EventsRequest) ProtoMessage() {}
 
 func (x *EventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_node_proto_msgTypes[18]
+	mi := &file_longshore_v1_node_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1142,7 +1303,7 @@ func (x *EventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventsRequest.ProtoReflect.Descriptor instead.
 func (*EventsRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_node_proto_rawDescGZIP(), []int{18}
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *EventsRequest) GetSinceSeq() uint64 {
@@ -1196,7 +1357,7 @@ type EventsResponse struct {
 
 func (x *EventsResponse) Reset() {
 	*x = EventsResponse{}
-	mi := &file_longshore_v1_node_proto_msgTypes[19]
+	mi := &file_longshore_v1_node_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1208,7 +1369,7 @@ func (x *EventsResponse) String() string {
 func (*EventsResponse) ProtoMessage() {}
 
 func (x *EventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_node_proto_msgTypes[19]
+	mi := &file_longshore_v1_node_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1221,7 +1382,7 @@ func (x *EventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventsResponse.ProtoReflect.Descriptor instead.
 func (*EventsResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_node_proto_rawDescGZIP(), []int{19}
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *EventsResponse) GetEvent() *Event {
@@ -1249,7 +1410,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_longshore_v1_node_proto_msgTypes[20]
+	mi := &file_longshore_v1_node_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1261,7 +1422,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_node_proto_msgTypes[20]
+	mi := &file_longshore_v1_node_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1274,7 +1435,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_node_proto_rawDescGZIP(), []int{20}
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Event) GetSeq() uint64 {
@@ -1355,7 +1516,7 @@ type DumpRequest struct {
 
 func (x *DumpRequest) Reset() {
 	*x = DumpRequest{}
-	mi := &file_longshore_v1_node_proto_msgTypes[21]
+	mi := &file_longshore_v1_node_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1367,7 +1528,7 @@ func (x *DumpRequest) String() string {
 func (*DumpRequest) ProtoMessage() {}
 
 func (x *DumpRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_node_proto_msgTypes[21]
+	mi := &file_longshore_v1_node_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1380,7 +1541,7 @@ func (x *DumpRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DumpRequest.ProtoReflect.Descriptor instead.
 func (*DumpRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_node_proto_rawDescGZIP(), []int{21}
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{24}
 }
 
 type DumpResponse struct {
@@ -1392,7 +1553,7 @@ type DumpResponse struct {
 
 func (x *DumpResponse) Reset() {
 	*x = DumpResponse{}
-	mi := &file_longshore_v1_node_proto_msgTypes[22]
+	mi := &file_longshore_v1_node_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1404,7 +1565,7 @@ func (x *DumpResponse) String() string {
 func (*DumpResponse) ProtoMessage() {}
 
 func (x *DumpResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_node_proto_msgTypes[22]
+	mi := &file_longshore_v1_node_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1417,7 +1578,7 @@ func (x *DumpResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DumpResponse.ProtoReflect.Descriptor instead.
 func (*DumpResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_node_proto_rawDescGZIP(), []int{22}
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *DumpResponse) GetData() []byte {
@@ -1431,7 +1592,16 @@ var File_longshore_v1_node_proto protoreflect.FileDescriptor
 
 const file_longshore_v1_node_proto_rawDesc = "" +
 	"\n" +
-	"\x17longshore/v1/node.proto\x12\flongshore.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1clongshore/v1/container.proto\"\x10\n" +
+	"\x17longshore/v1/node.proto\x12\flongshore.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1clongshore/v1/container.proto\"<\n" +
+	"\fAuditRequest\x12\x14\n" +
+	"\x05since\x18\x01 \x01(\x04R\x05since\x12\x16\n" +
+	"\x06follow\x18\x02 \x01(\bR\x06follow\"O\n" +
+	"\rAuditResponse\x12\x14\n" +
+	"\x05lines\x18\x01 \x03(\fR\x05lines\x12(\n" +
+	"\x03end\x18\x02 \x01(\v2\x16.longshore.v1.AuditEndR\x03end\"0\n" +
+	"\bAuditEnd\x12\x10\n" +
+	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x12\n" +
+	"\x04hash\x18\x02 \x01(\tR\x04hash\"\x10\n" +
 	"\x0eVersionRequest\"\xe8\x02\n" +
 	"\x0fVersionResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x1a\n" +
@@ -1533,7 +1703,7 @@ const file_longshore_v1_node_proto_rawDesc = "" +
 	" \x01(\tR\x04note\"\r\n" +
 	"\vDumpRequest\"\"\n" +
 	"\fDumpResponse\x12\x12\n" +
-	"\x04data\x18\x01 \x01(\fR\x04data2\xf7\x04\n" +
+	"\x04data\x18\x01 \x01(\fR\x04data2\xbb\x05\n" +
 	"\x04Node\x12F\n" +
 	"\aVersion\x12\x1c.longshore.v1.VersionRequest\x1a\x1d.longshore.v1.VersionResponse\x12=\n" +
 	"\x04Info\x12\x19.longshore.v1.InfoRequest\x1a\x1a.longshore.v1.InfoResponse\x12L\n" +
@@ -1542,7 +1712,8 @@ const file_longshore_v1_node_proto_rawDesc = "" +
 	"\x05Check\x12\x1a.longshore.v1.CheckRequest\x1a\x1b.longshore.v1.CheckResponse\x12C\n" +
 	"\x06Config\x12\x1b.longshore.v1.ConfigRequest\x1a\x1c.longshore.v1.ConfigResponse\x12E\n" +
 	"\x06Events\x12\x1b.longshore.v1.EventsRequest\x1a\x1c.longshore.v1.EventsResponse0\x01\x12F\n" +
-	"\aUpgrade\x12\x1c.longshore.v1.UpgradeRequest\x1a\x1d.longshore.v1.UpgradeResponse\x12?\n" +
+	"\aUpgrade\x12\x1c.longshore.v1.UpgradeRequest\x1a\x1d.longshore.v1.UpgradeResponse\x12B\n" +
+	"\x05Audit\x12\x1a.longshore.v1.AuditRequest\x1a\x1b.longshore.v1.AuditResponse0\x01\x12?\n" +
 	"\x04Dump\x12\x19.longshore.v1.DumpRequest\x1a\x1a.longshore.v1.DumpResponse0\x01B=Z;github.com/longshore/longshore/api/longshore/v1;longshorev1b\x06proto3"
 
 var (
@@ -1557,72 +1728,78 @@ func file_longshore_v1_node_proto_rawDescGZIP() []byte {
 	return file_longshore_v1_node_proto_rawDescData
 }
 
-var file_longshore_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
+var file_longshore_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_longshore_v1_node_proto_goTypes = []any{
-	(*VersionRequest)(nil),        // 0: longshore.v1.VersionRequest
-	(*VersionResponse)(nil),       // 1: longshore.v1.VersionResponse
-	(*NodeProcess)(nil),           // 2: longshore.v1.NodeProcess
-	(*UpgradeRequest)(nil),        // 3: longshore.v1.UpgradeRequest
-	(*UpgradeResponse)(nil),       // 4: longshore.v1.UpgradeResponse
-	(*Runtime)(nil),               // 5: longshore.v1.Runtime
-	(*InfoRequest)(nil),           // 6: longshore.v1.InfoRequest
-	(*InfoResponse)(nil),          // 7: longshore.v1.InfoResponse
-	(*DiskUsageRequest)(nil),      // 8: longshore.v1.DiskUsageRequest
-	(*DiskUsageResponse)(nil),     // 9: longshore.v1.DiskUsageResponse
-	(*Usage)(nil),                 // 10: longshore.v1.Usage
-	(*Finding)(nil),               // 11: longshore.v1.Finding
-	(*DoctorRequest)(nil),         // 12: longshore.v1.DoctorRequest
-	(*DoctorResponse)(nil),        // 13: longshore.v1.DoctorResponse
-	(*CheckRequest)(nil),          // 14: longshore.v1.CheckRequest
-	(*CheckResponse)(nil),         // 15: longshore.v1.CheckResponse
-	(*ConfigRequest)(nil),         // 16: longshore.v1.ConfigRequest
-	(*ConfigResponse)(nil),        // 17: longshore.v1.ConfigResponse
-	(*EventsRequest)(nil),         // 18: longshore.v1.EventsRequest
-	(*EventsResponse)(nil),        // 19: longshore.v1.EventsResponse
-	(*Event)(nil),                 // 20: longshore.v1.Event
-	(*DumpRequest)(nil),           // 21: longshore.v1.DumpRequest
-	(*DumpResponse)(nil),          // 22: longshore.v1.DumpResponse
-	(*timestamppb.Timestamp)(nil), // 23: google.protobuf.Timestamp
-	(*Autopsy)(nil),               // 24: longshore.v1.Autopsy
+	(*AuditRequest)(nil),          // 0: longshore.v1.AuditRequest
+	(*AuditResponse)(nil),         // 1: longshore.v1.AuditResponse
+	(*AuditEnd)(nil),              // 2: longshore.v1.AuditEnd
+	(*VersionRequest)(nil),        // 3: longshore.v1.VersionRequest
+	(*VersionResponse)(nil),       // 4: longshore.v1.VersionResponse
+	(*NodeProcess)(nil),           // 5: longshore.v1.NodeProcess
+	(*UpgradeRequest)(nil),        // 6: longshore.v1.UpgradeRequest
+	(*UpgradeResponse)(nil),       // 7: longshore.v1.UpgradeResponse
+	(*Runtime)(nil),               // 8: longshore.v1.Runtime
+	(*InfoRequest)(nil),           // 9: longshore.v1.InfoRequest
+	(*InfoResponse)(nil),          // 10: longshore.v1.InfoResponse
+	(*DiskUsageRequest)(nil),      // 11: longshore.v1.DiskUsageRequest
+	(*DiskUsageResponse)(nil),     // 12: longshore.v1.DiskUsageResponse
+	(*Usage)(nil),                 // 13: longshore.v1.Usage
+	(*Finding)(nil),               // 14: longshore.v1.Finding
+	(*DoctorRequest)(nil),         // 15: longshore.v1.DoctorRequest
+	(*DoctorResponse)(nil),        // 16: longshore.v1.DoctorResponse
+	(*CheckRequest)(nil),          // 17: longshore.v1.CheckRequest
+	(*CheckResponse)(nil),         // 18: longshore.v1.CheckResponse
+	(*ConfigRequest)(nil),         // 19: longshore.v1.ConfigRequest
+	(*ConfigResponse)(nil),        // 20: longshore.v1.ConfigResponse
+	(*EventsRequest)(nil),         // 21: longshore.v1.EventsRequest
+	(*EventsResponse)(nil),        // 22: longshore.v1.EventsResponse
+	(*Event)(nil),                 // 23: longshore.v1.Event
+	(*DumpRequest)(nil),           // 24: longshore.v1.DumpRequest
+	(*DumpResponse)(nil),          // 25: longshore.v1.DumpResponse
+	(*timestamppb.Timestamp)(nil), // 26: google.protobuf.Timestamp
+	(*Autopsy)(nil),               // 27: longshore.v1.Autopsy
 }
 var file_longshore_v1_node_proto_depIdxs = []int32{
-	23, // 0: longshore.v1.VersionResponse.started:type_name -> google.protobuf.Timestamp
-	5,  // 1: longshore.v1.VersionResponse.runtimes:type_name -> longshore.v1.Runtime
-	2,  // 2: longshore.v1.VersionResponse.processes:type_name -> longshore.v1.NodeProcess
-	2,  // 3: longshore.v1.UpgradeResponse.processes:type_name -> longshore.v1.NodeProcess
-	1,  // 4: longshore.v1.InfoResponse.version:type_name -> longshore.v1.VersionResponse
-	10, // 5: longshore.v1.DiskUsageResponse.images:type_name -> longshore.v1.Usage
-	10, // 6: longshore.v1.DiskUsageResponse.containers:type_name -> longshore.v1.Usage
-	10, // 7: longshore.v1.DiskUsageResponse.volumes:type_name -> longshore.v1.Usage
-	11, // 8: longshore.v1.DoctorResponse.findings:type_name -> longshore.v1.Finding
-	11, // 9: longshore.v1.CheckResponse.findings:type_name -> longshore.v1.Finding
-	23, // 10: longshore.v1.EventsRequest.since:type_name -> google.protobuf.Timestamp
-	20, // 11: longshore.v1.EventsResponse.event:type_name -> longshore.v1.Event
-	23, // 12: longshore.v1.Event.at:type_name -> google.protobuf.Timestamp
-	24, // 13: longshore.v1.Event.autopsy:type_name -> longshore.v1.Autopsy
-	0,  // 14: longshore.v1.Node.Version:input_type -> longshore.v1.VersionRequest
-	6,  // 15: longshore.v1.Node.Info:input_type -> longshore.v1.InfoRequest
-	8,  // 16: longshore.v1.Node.DiskUsage:input_type -> longshore.v1.DiskUsageRequest
-	12, // 17: longshore.v1.Node.Doctor:input_type -> longshore.v1.DoctorRequest
-	14, // 18: longshore.v1.Node.Check:input_type -> longshore.v1.CheckRequest
-	16, // 19: longshore.v1.Node.Config:input_type -> longshore.v1.ConfigRequest
-	18, // 20: longshore.v1.Node.Events:input_type -> longshore.v1.EventsRequest
-	3,  // 21: longshore.v1.Node.Upgrade:input_type -> longshore.v1.UpgradeRequest
-	21, // 22: longshore.v1.Node.Dump:input_type -> longshore.v1.DumpRequest
-	1,  // 23: longshore.v1.Node.Version:output_type -> longshore.v1.VersionResponse
-	7,  // 24: longshore.v1.Node.Info:output_type -> longshore.v1.InfoResponse
-	9,  // 25: longshore.v1.Node.DiskUsage:output_type -> longshore.v1.DiskUsageResponse
-	13, // 26: longshore.v1.Node.Doctor:output_type -> longshore.v1.DoctorResponse
-	15, // 27: longshore.v1.Node.Check:output_type -> longshore.v1.CheckResponse
-	17, // 28: longshore.v1.Node.Config:output_type -> longshore.v1.ConfigResponse
-	19, // 29: longshore.v1.Node.Events:output_type -> longshore.v1.EventsResponse
-	4,  // 30: longshore.v1.Node.Upgrade:output_type -> longshore.v1.UpgradeResponse
-	22, // 31: longshore.v1.Node.Dump:output_type -> longshore.v1.DumpResponse
-	23, // [23:32] is the sub-list for method output_type
-	14, // [14:23] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	2,  // 0: longshore.v1.AuditResponse.end:type_name -> longshore.v1.AuditEnd
+	26, // 1: longshore.v1.VersionResponse.started:type_name -> google.protobuf.Timestamp
+	8,  // 2: longshore.v1.VersionResponse.runtimes:type_name -> longshore.v1.Runtime
+	5,  // 3: longshore.v1.VersionResponse.processes:type_name -> longshore.v1.NodeProcess
+	5,  // 4: longshore.v1.UpgradeResponse.processes:type_name -> longshore.v1.NodeProcess
+	4,  // 5: longshore.v1.InfoResponse.version:type_name -> longshore.v1.VersionResponse
+	13, // 6: longshore.v1.DiskUsageResponse.images:type_name -> longshore.v1.Usage
+	13, // 7: longshore.v1.DiskUsageResponse.containers:type_name -> longshore.v1.Usage
+	13, // 8: longshore.v1.DiskUsageResponse.volumes:type_name -> longshore.v1.Usage
+	14, // 9: longshore.v1.DoctorResponse.findings:type_name -> longshore.v1.Finding
+	14, // 10: longshore.v1.CheckResponse.findings:type_name -> longshore.v1.Finding
+	26, // 11: longshore.v1.EventsRequest.since:type_name -> google.protobuf.Timestamp
+	23, // 12: longshore.v1.EventsResponse.event:type_name -> longshore.v1.Event
+	26, // 13: longshore.v1.Event.at:type_name -> google.protobuf.Timestamp
+	27, // 14: longshore.v1.Event.autopsy:type_name -> longshore.v1.Autopsy
+	3,  // 15: longshore.v1.Node.Version:input_type -> longshore.v1.VersionRequest
+	9,  // 16: longshore.v1.Node.Info:input_type -> longshore.v1.InfoRequest
+	11, // 17: longshore.v1.Node.DiskUsage:input_type -> longshore.v1.DiskUsageRequest
+	15, // 18: longshore.v1.Node.Doctor:input_type -> longshore.v1.DoctorRequest
+	17, // 19: longshore.v1.Node.Check:input_type -> longshore.v1.CheckRequest
+	19, // 20: longshore.v1.Node.Config:input_type -> longshore.v1.ConfigRequest
+	21, // 21: longshore.v1.Node.Events:input_type -> longshore.v1.EventsRequest
+	6,  // 22: longshore.v1.Node.Upgrade:input_type -> longshore.v1.UpgradeRequest
+	0,  // 23: longshore.v1.Node.Audit:input_type -> longshore.v1.AuditRequest
+	24, // 24: longshore.v1.Node.Dump:input_type -> longshore.v1.DumpRequest
+	4,  // 25: longshore.v1.Node.Version:output_type -> longshore.v1.VersionResponse
+	10, // 26: longshore.v1.Node.Info:output_type -> longshore.v1.InfoResponse
+	12, // 27: longshore.v1.Node.DiskUsage:output_type -> longshore.v1.DiskUsageResponse
+	16, // 28: longshore.v1.Node.Doctor:output_type -> longshore.v1.DoctorResponse
+	18, // 29: longshore.v1.Node.Check:output_type -> longshore.v1.CheckResponse
+	20, // 30: longshore.v1.Node.Config:output_type -> longshore.v1.ConfigResponse
+	22, // 31: longshore.v1.Node.Events:output_type -> longshore.v1.EventsResponse
+	7,  // 32: longshore.v1.Node.Upgrade:output_type -> longshore.v1.UpgradeResponse
+	1,  // 33: longshore.v1.Node.Audit:output_type -> longshore.v1.AuditResponse
+	25, // 34: longshore.v1.Node.Dump:output_type -> longshore.v1.DumpResponse
+	25, // [25:35] is the sub-list for method output_type
+	15, // [15:25] is the sub-list for method input_type
+	15, // [15:15] is the sub-list for extension type_name
+	15, // [15:15] is the sub-list for extension extendee
+	0,  // [0:15] is the sub-list for field type_name
 }
 
 func init() { file_longshore_v1_node_proto_init() }
@@ -1631,14 +1808,14 @@ func file_longshore_v1_node_proto_init() {
 		return
 	}
 	file_longshore_v1_container_proto_init()
-	file_longshore_v1_node_proto_msgTypes[18].OneofWrappers = []any{}
+	file_longshore_v1_node_proto_msgTypes[21].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_longshore_v1_node_proto_rawDesc), len(file_longshore_v1_node_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   23,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

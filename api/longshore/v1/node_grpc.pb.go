@@ -27,6 +27,7 @@ const (
 	Node_Config_FullMethodName    = "/longshore.v1.Node/Config"
 	Node_Events_FullMethodName    = "/longshore.v1.Node/Events"
 	Node_Upgrade_FullMethodName   = "/longshore.v1.Node/Upgrade"
+	Node_Audit_FullMethodName     = "/longshore.v1.Node/Audit"
 	Node_Dump_FullMethodName      = "/longshore.v1.Node/Dump"
 )
 
@@ -51,6 +52,9 @@ type NodeClient interface {
 	Events(ctx context.Context, in *EventsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[EventsResponse], error)
 	// Upgrade has the processes of the node that outlive the agent execute the installed programs, in place.
 	Upgrade(ctx context.Context, in *UpgradeRequest, opts ...grpc.CallOption) (*UpgradeResponse, error)
+	// Audit answers the lines of the audit trail, the oldest first, and then, with follow, new ones.
+	// FAILED_PRECONDITION if the node keeps no trail.
+	Audit(ctx context.Context, in *AuditRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[AuditResponse], error)
 	// Dump answers a gzipped tar for a bug report: goroutines, the masked
 	// configuration, the last events.
 	Dump(ctx context.Context, in *DumpRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[DumpResponse], error)
@@ -153,9 +157,28 @@ func (c *nodeClient) Upgrade(ctx context.Context, in *UpgradeRequest, opts ...gr
 	return out, nil
 }
 
+func (c *nodeClient) Audit(ctx context.Context, in *AuditRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[AuditResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Node_ServiceDesc.Streams[1], Node_Audit_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[AuditRequest, AuditResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Node_AuditClient = grpc.ServerStreamingClient[AuditResponse]
+
 func (c *nodeClient) Dump(ctx context.Context, in *DumpRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[DumpResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &Node_ServiceDesc.Streams[1], Node_Dump_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &Node_ServiceDesc.Streams[2], Node_Dump_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -193,6 +216,9 @@ type NodeServer interface {
 	Events(*EventsRequest, grpc.ServerStreamingServer[EventsResponse]) error
 	// Upgrade has the processes of the node that outlive the agent execute the installed programs, in place.
 	Upgrade(context.Context, *UpgradeRequest) (*UpgradeResponse, error)
+	// Audit answers the lines of the audit trail, the oldest first, and then, with follow, new ones.
+	// FAILED_PRECONDITION if the node keeps no trail.
+	Audit(*AuditRequest, grpc.ServerStreamingServer[AuditResponse]) error
 	// Dump answers a gzipped tar for a bug report: goroutines, the masked
 	// configuration, the last events.
 	Dump(*DumpRequest, grpc.ServerStreamingServer[DumpResponse]) error
@@ -229,6 +255,9 @@ func (UnimplementedNodeServer) Events(*EventsRequest, grpc.ServerStreamingServer
 }
 func (UnimplementedNodeServer) Upgrade(context.Context, *UpgradeRequest) (*UpgradeResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Upgrade not implemented")
+}
+func (UnimplementedNodeServer) Audit(*AuditRequest, grpc.ServerStreamingServer[AuditResponse]) error {
+	return status.Error(codes.Unimplemented, "method Audit not implemented")
 }
 func (UnimplementedNodeServer) Dump(*DumpRequest, grpc.ServerStreamingServer[DumpResponse]) error {
 	return status.Error(codes.Unimplemented, "method Dump not implemented")
@@ -391,6 +420,17 @@ func _Node_Upgrade_Handler(srv interface{}, ctx context.Context, dec func(interf
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Node_Audit_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(AuditRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(NodeServer).Audit(m, &grpc.GenericServerStream[AuditRequest, AuditResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Node_AuditServer = grpc.ServerStreamingServer[AuditResponse]
+
 func _Node_Dump_Handler(srv interface{}, stream grpc.ServerStream) error {
 	m := new(DumpRequest)
 	if err := stream.RecvMsg(m); err != nil {
@@ -442,6 +482,11 @@ var Node_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "Events",
 			Handler:       _Node_Events_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "Audit",
+			Handler:       _Node_Audit_Handler,
 			ServerStreams: true,
 		},
 		{

@@ -74,6 +74,7 @@ func exampleOf() map[string]string {
 		"volume rm":      "longshore volume rm data",
 		"volume prune":   "longshore volume prune -f",
 
+		"audit":              "longshore audit -n 20 web",
 		"egress":             "longshore egress log web",
 		"egress show":        "longshore egress show web",
 		"egress set":         "longshore egress set web api.example.com:443 '*.packages.example'",

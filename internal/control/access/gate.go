@@ -77,11 +77,22 @@ func reads(method string) (readOnly, known bool) {
 		longshorev1.Networks_SetEgress_FullMethodName,
 		longshorev1.Node_Dump_FullMethodName,
 		longshorev1.Node_Upgrade_FullMethodName,
+		longshorev1.Node_Audit_FullMethodName,
 		longshorev1.Swarm_Join_FullMethodName,
 		longshorev1.Swarm_Leave_FullMethodName:
 		return false, true
 	}
 	return false, false
+}
+
+// Changes reports whether a call, without the name of its service, changes something, or reads files of a container.
+func Changes(op string) bool {
+	for _, service := range []string{"Containers", "Images", "Volumes", "Networks", "Node", "Swarm"} {
+		if readOnly, known := reads("/longshore.v1." + service + "/" + op); known {
+			return !readOnly
+		}
+	}
+	return true
 }
 
 // lists reports whether a call only lists and inspects, and shows no output of a container's programs.

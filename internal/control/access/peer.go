@@ -28,6 +28,14 @@ type peerInfo struct {
 	host bool // the process runs on this machine's host, and has neither uid nor pid here
 }
 
+// Peer describes the process to people.
+func (i peerInfo) Peer() string {
+	if i.host {
+		return "the host"
+	}
+	return fmt.Sprintf("uid %d, pid %d", i.uid, i.pid)
+}
+
 // AuthType names the kind of authentication.
 func (peerInfo) AuthType() string { return "unix-peer" }
 
@@ -82,10 +90,8 @@ func (Credentials) OverrideServerName(string) error { return nil }
 func StopRequest(ctx context.Context, call string) core.StopRequest {
 	a := core.StopRequest{Owner: core.OwnerCLI, Call: call, At: time.Now()}
 	if p, ok := peer.FromContext(ctx); ok {
-		if info, ok := p.AuthInfo.(peerInfo); ok && info.host {
-			a.User = "the host"
-		} else if ok {
-			a.User = fmt.Sprintf("uid %d, pid %d", info.uid, info.pid)
+		if info, ok := p.AuthInfo.(peerInfo); ok {
+			a.User = info.Peer()
 		}
 	}
 	return a

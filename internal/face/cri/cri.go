@@ -115,7 +115,7 @@ func New(o Options) (*Face, error) {
 	}
 	f := &Face{
 		server: srv, scrapes: &scrapes{set: srv.stats.metrics, measure: srv.stats.measure, metrics: o.Counting()}, cfg: o.Config, limits: o.Limits,
-		obs: obs.GRPC{Face: Name, Metrics: o.Counting(), Logger: log},
+		obs: obs.GRPC{Face: Name, Metrics: o.Counting(), Logger: log, Audit: o.Audit, Changes: changes},
 	}
 	all := servers{srv}
 	if o.Config.Alpha.Enabled {
@@ -133,6 +133,15 @@ func New(o Options) (*Face, error) {
 	}
 	f.streams = streams
 	return f, nil
+}
+
+// changes reports whether a call changes an image or the configuration. The engine's verbs report the others.
+func changes(op string) bool {
+	switch op {
+	case "PullImage", "RemoveImage", "UpdateRuntimeConfig":
+		return true
+	}
+	return false
 }
 
 func newServer(o Options, e *engine.Client, log *slog.Logger, as variant) *server {

@@ -11,6 +11,7 @@ import (
 
 	v1 "github.com/longshore/longshore/api/cri/v1"
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/engine/asleep"
 	"github.com/longshore/longshore/internal/face/cri/stream"
 )
@@ -91,5 +92,11 @@ func (b backend) Dial(ctx context.Context, sandbox string, port uint16) (net.Con
 	if err := b.s.engine.Rests.WakeSandbox(ctx, sb.ID, asleep.ByForward); err != nil {
 		return nil, err
 	}
-	return dialLoopback(ctx, ns.Path, port)
+	var conn net.Conn
+	op := core.Operation{Verb: core.VerbForward, Sandbox: &sb, Detail: fmt.Sprintf("port %d", port)}
+	err = engine.Around(ctx, b.s.engine, op, func() error {
+		conn, err = dialLoopback(ctx, ns.Path, port)
+		return err
+	})
+	return conn, err
 }

@@ -1,6 +1,7 @@
 package docker
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -12,9 +13,11 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"github.com/longshore/longshore/internal/caller"
 	"github.com/longshore/longshore/internal/connlimit"
 	"github.com/longshore/longshore/internal/dockerhttp"
 	"github.com/longshore/longshore/internal/invalid"
+	"github.com/longshore/longshore/internal/obs"
 	"github.com/longshore/longshore/internal/tlsconf"
 )
 
@@ -103,8 +106,37 @@ func (d *door) mux(f *Face) *dockerhttp.Mux {
 		Headers:  func(h http.Header) { h.Set("Server", "Docker/"+EngineVersion+" (linux)") },
 		Admit:    d.admit,
 	}
+	if f.o.Audit != nil {
+		m.Around = f.audited
+	}
 	f.routes(m)
 	return m
+}
+
+// audited reports a request that changes something, or reads files of a container, to the audit trail.
+func (f *Face) audited(r *dockerhttp.Request, handle func() error) error {
+	ctx := caller.With(r.Context(), caller.Caller{Face: Name, Call: r.Route, Peer: obs.PeerOfHTTP(r.Request), Request: r.Header.Get(obs.RequestHeader)})
+	r.Request = r.WithContext(ctx)
+	err := handle()
+	if changes(r) {
+		object := r.FormValue("fromImage")
+		for _, name := range []string{"id", "name"} {
+			object = cmp.Or(r.Vars[name], object)
+		}
+		f.o.Audit.Call(ctx, object, err)
+	}
+	return err
+}
+
+// changes reports whether a request changes something, or reads files of a container.
+func changes(r *dockerhttp.Request) bool {
+	switch last := r.Route[strings.LastIndexByte(r.Route, '/')+1:]; last {
+	case "archive", "export":
+		return true
+	case "wait", "resize":
+		return false
+	}
+	return r.Method != http.MethodGet && r.Method != http.MethodHead
 }
 
 // admit refuses requests that a web page has made, and on the read socket those that do more than list and inspect.

@@ -1,6 +1,7 @@
 package mesos
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +16,8 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
+	"github.com/longshore/longshore/internal/caller"
+	"github.com/longshore/longshore/internal/connlimit"
 	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/face"
 	"github.com/longshore/longshore/internal/face/mesos/api"
@@ -45,6 +48,7 @@ type server struct {
 	level     *logLevel
 	state     *nodeState
 	rules     *auth.Rules // for clients over TCP
+	audit     caller.Audit
 	// heartbeat is the interval of heartbeats on streams of output.
 	heartbeat time.Duration
 	handlers  map[mesosagent.Call_Type]handler
@@ -67,7 +71,7 @@ func newServer(o Options) (*server, error) {
 	}
 	s := &server{
 		engine: o.Engine, log: o.Logger, metrics: o.Counting(), version: o.Version, hostname: hostname, workDir: o.Config.WorkDir, agentRoot: o.Root,
-		level: newLogLevel(o.Level), heartbeat: heartbeatInterval,
+		level: newLogLevel(o.Level), heartbeat: heartbeatInterval, audit: o.Audit,
 	}
 	if s.tree, err = sandbox.New(s.workDir); err != nil {
 		return nil, fmt.Errorf("mesos face: %w", err)
@@ -163,7 +167,29 @@ func (s *server) call(ctx context.Context, x *api.Exchange) (err error) {
 	if err := s.state.refuseOthers(ctx, x.Call); err != nil {
 		return err
 	}
-	return do(ctx, x)
+	if s.audit == nil {
+		return do(ctx, x)
+	}
+	from := caller.Caller{Face: Name, Call: name, Peer: connlimit.PeerOf(ctx)}
+	if who, ok := auth.PrincipalFrom(ctx); ok {
+		from.Peer = fmt.Sprintf("principal %s", cmp.Or(who.Name, fmt.Sprint(who.Claims)))
+	}
+	ctx = caller.With(ctx, from)
+	err = do(ctx, x)
+	if changes(x.Call.GetType()) {
+		s.audit.Call(ctx, "", err)
+	}
+	return err
+}
+
+// changes reports whether a call changes something beside containers. The engine's verbs report those.
+func changes(t mesosagent.Call_Type) bool {
+	switch t {
+	case mesosagent.Call_PRUNE_IMAGES, mesosagent.Call_SET_LOGGING_LEVEL, mesosagent.Call_ADD_RESOURCE_PROVIDER_CONFIG,
+		mesosagent.Call_UPDATE_RESOURCE_PROVIDER_CONFIG, mesosagent.Call_REMOVE_RESOURCE_PROVIDER_CONFIG:
+		return true
+	}
+	return false
 }
 
 // permitUser returns the function that checks the user of a process against the rules,

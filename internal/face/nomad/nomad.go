@@ -101,7 +101,7 @@ func New(o Options) (*Face, error) {
 		return nil, err
 	}
 	log := o.Logger.With(slog.String("face", Name))
-	return &Face{server: newServer(o, log), cfg: o.Config, limits: o.Limits, obs: obs.GRPC{Face: Name, Metrics: o.Counting(), Logger: o.Logger}}, nil
+	return &Face{server: newServer(o, log), cfg: o.Config, limits: o.Limits, obs: obs.GRPC{Face: Name, Metrics: o.Counting(), Logger: o.Logger, Audit: o.Audit, Changes: func(string) bool { return false }}}, nil
 }
 
 // Name is "nomad".

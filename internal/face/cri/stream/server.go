@@ -24,9 +24,11 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"github.com/longshore/longshore/internal/caller"
 	"github.com/longshore/longshore/internal/connlimit"
 	"github.com/longshore/longshore/internal/face"
 	"github.com/longshore/longshore/internal/handover"
+	"github.com/longshore/longshore/internal/obs"
 )
 
 // Backend runs a client's request. Each call ends with its context, which ends when the client has
@@ -219,6 +221,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	ctx, cancel := c.context(r.Context())
 	defer cancel()
+	ctx = caller.With(ctx, caller.Caller{Face: s.o.Face, Call: string(kind), Peer: obs.PeerOfHTTP(r)})
 	x := &exchange{server: s, conn: c, req: req, w: w, r: r.WithContext(ctx)}
 	switch {
 	case kind == KindPortForward:
