@@ -283,7 +283,7 @@ vm-conformance: build ## 45 of Kubernetes' NodeConformance specs on cgroup v2, i
 
 vm-systemd: build ## the agent as a unit of systemd, in QEMU
 	hack/deps.sh vm
-	hack/vm.sh systemd
+	LONGSHORE_VM_TEST_TIMEOUT=$${LONGSHORE_VM_TEST_TIMEOUT:-60m} LONGSHORE_VM_TIMEOUT=$${LONGSHORE_VM_TIMEOUT:-4200} hack/vm.sh systemd
 
 vm-profiles: build ## AppArmor's default profile and SELinux' labels, in QEMU guests
 	hack/deps.sh vm

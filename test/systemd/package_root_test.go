@@ -160,7 +160,8 @@ func TestPackage(t *testing.T) {
 
 func deb(version, name string) string {
 	arch := "amd64"
-	if name != "longshore" { // those with settings only
+	switch name {
+	case "longshore-kubernetes", "longshore-nomad", "longshore-docker": // settings only
 		arch = "all"
 	}
 	return fmt.Sprintf("/longshore/deb/%s_%s_%s.deb", name, version, arch)
