@@ -39,6 +39,7 @@ import (
 	"github.com/longshore/longshore/internal/rootfs"
 	"github.com/longshore/longshore/internal/solo"
 	"github.com/longshore/longshore/internal/state/bolt"
+	"github.com/longshore/longshore/internal/traces"
 )
 
 // closers are the open parts of a node, in the order in which they were opened.
@@ -165,6 +166,11 @@ func (n *node) openStores(ctx context.Context, open *closers) (err error) {
 	if err := openTrail(n, open); err != nil {
 		return err
 	}
+	flush, err := traces.Open(ctx, n.cfg.Traces, n.version)
+	if err != nil {
+		return err
+	}
+	open.add(flush)
 	if n.keeper, err = keeper.New(ctx, keeper.Options{StateDir: filepath.Join(run, "keeper"), Binary: n.binary, Started: n.settleKeeper, Changed: n.redundancyChanged, LateCopies: true, VersionOf: builtVersion, Logger: n.log}); err != nil {
 		return err
 	}

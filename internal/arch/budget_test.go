@@ -160,6 +160,8 @@ var small = map[string]string{
 	"internal/agent/heap":         "Go's collector, without anything of a node",
 	"internal/agent/trial":        "a client of the engine like a face, which the composition root is not",
 	"internal/adjust/cdi":         "CDI's library is linked by the agent only",
+	"internal/span":               "all layers make spans, and the keeper and the guest agent link no exporter",
+	"internal/traces":             "OpenTelemetry's SDK is linked by the agent only",
 	"internal/caller":             "faces set it and the audit trail reads it; the guest agent links neither HTTP nor the trail with it",
 	"internal/engine/validate":    "the engine's main package is at its bound, and this needs none of it",
 	"internal/atomicfile":         "five packages of different layers replace files by it",

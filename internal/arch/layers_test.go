@@ -36,10 +36,11 @@ var doors = []door{
 	{"github.com/compose-spec/", []string{"internal/hub/compose", "internal/cli/composefile/read"}, "Compose files end as declarations, or as requests of the control API"},
 	{"github.com/sirupsen/logrus", []string{"internal/obs"}, "we log by log/slog"},
 	{"github.com/open-policy-agent/", []string{"internal/guest/policy/rego"}, "Rego stays in longshore-policy"},
+	{"go.opentelemetry.io/", []string{"internal/traces", "test/"}, "spans are exported in traces; others use span"},
 	{"github.com/sigstore/", []string{"internal/image/trust/sigstore"}, "sigstore stays in longshore-verify"},
 	{"github.com/container-storage-interface/", []string{"internal/face/swarm/csi", "test/"}, "CSI is spoken in face/swarm/csi"},
 	{"github.com/spf13/cobra", []string{"internal/cli", "internal/hub/command"}, "commands live in cli, the hub's in hub/command"},
-	{"google.golang.org/grpc", []string{"internal/face", "internal/control", "internal/cli", "internal/obs", "internal/hub", "api/", "test/"}, "gRPC ends at the faces, and at the hub"},
+	{"google.golang.org/grpc", []string{"internal/face", "internal/control", "internal/cli", "internal/obs", "internal/hub", "internal/traces", "api/", "test/"}, "gRPC ends at the faces, and at the hub"},
 }
 
 // wall says that a package and what is below it must not depend on others of

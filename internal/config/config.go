@@ -28,6 +28,7 @@ import (
 	"github.com/longshore/longshore/internal/network/netconf"
 	"github.com/longshore/longshore/internal/obs"
 	"github.com/longshore/longshore/internal/ocispec"
+	"github.com/longshore/longshore/internal/traces"
 	"github.com/longshore/longshore/internal/trail"
 )
 
@@ -45,6 +46,7 @@ type Config struct {
 	Control    control.Config     `toml:"control"`
 	Metrics    obs.MetricsConfig  `toml:"metrics"`
 	Audit      trail.Config       `toml:"audit"`
+	Traces     traces.Config      `toml:"traces"`
 }
 
 // Agent is the [agent] section.
@@ -149,6 +151,7 @@ func Default() Config {
 		Control:    control.DefaultConfig(),
 		Metrics:    obs.DefaultMetricsConfig(),
 		Audit:      trail.DefaultConfig(),
+		Traces:     traces.DefaultConfig(),
 	}
 }
 
@@ -235,7 +238,7 @@ func (c Config) Validate() error {
 			}
 		}
 	}
-	return errors.Join(append(errs, c.Images.Validate(), c.Network.Check(), c.Egress.Check(), c.Face.CRI.Validate(), c.Face.Nomad.Validate(), c.Face.Mesos.Validate(), c.Face.Swarm.Validate(), c.Face.Docker.Validate(), c.Control.Validate(), c.Metrics.Validate(), c.Audit.Validate())...)
+	return errors.Join(append(errs, c.Images.Validate(), c.Network.Check(), c.Egress.Check(), c.Face.CRI.Validate(), c.Face.Nomad.Validate(), c.Face.Mesos.Validate(), c.Face.Swarm.Validate(), c.Face.Docker.Validate(), c.Control.Validate(), c.Metrics.Validate(), c.Audit.Validate(), c.Traces.Validate())...)
 }
 
 // Rlimits returns the resource limits of Ulimits.

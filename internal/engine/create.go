@@ -42,7 +42,7 @@ func (c *Client) CreateContainer(ctx context.Context, cfg core.ContainerConfig) 
 			if err != nil {
 				return err
 			}
-			b.pipeline = c.e.pipeline(b.c.Owner, "create")
+			b.pipeline = c.e.pipeline(ctx, b.c.Owner, "create")
 			return b.in(ctx, c.view, sb)
 		})
 	}))

@@ -104,7 +104,7 @@ func (e *Engine) launchExec(ctx context.Context, sb *core.Sandbox, ct *core.Cont
 	if err != nil {
 		return core.Launched{}, err
 	}
-	pl := e.pipeline(ct.Owner, "exec")
+	pl := e.pipeline(ctx, ct.Owner, "exec")
 	if err := pl.Pass("begin"); err != nil {
 		return core.Launched{}, err
 	}
@@ -142,7 +142,7 @@ func (c view) recordExec(ctx context.Context, ct *core.Container, cfg core.Proce
 // execRecorded ends a launch: its process is recorded, or err says why not.
 func (e *Engine) execRecorded(ctx context.Context, ref core.Ref, owner core.Owner, err error) error {
 	if err == nil {
-		return e.pipeline(owner, "exec").Pass("commit")
+		return e.pipeline(ctx, owner, "exec").Pass("commit")
 	}
 	// The container has ended or was removed meanwhile: the process must not stay.
 	ctx, cancel := underway.Cleanup(ctx)

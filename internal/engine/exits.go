@@ -138,7 +138,7 @@ func (r *reaper) exited(ctx context.Context, x core.ProcessExit) error {
 	}
 	defer unlock()
 	c, err := r.e.records.Container(x.Ref.Container)
-	l := r.e.pipeline(c.Owner, "exit") // an init of a sandbox belongs to nobody here
+	l := r.e.pipeline(ctx, c.Owner, "exit") // an init of a sandbox belongs to nobody here
 	if err := l.Pass("begin"); err != nil {
 		return err
 	}

@@ -20,7 +20,7 @@ func (i Images) Pull(ctx context.Context, ref string, opts core.PullOptions) (co
 	if err != nil {
 		return core.Image{}, err
 	}
-	pl := i.by.e.pipeline(owner, "pull")
+	pl := i.by.e.pipeline(ctx, owner, "pull")
 	if err := pl.Pass("begin"); err != nil {
 		return core.Image{}, err
 	}

@@ -26,7 +26,7 @@ type Pair struct {
 // next Recover, so that its keys are free again. With a Key that is in use it returns the first
 // sandbox, or the first container, and AlreadyExists.
 func (c *Client) CreatePair(ctx context.Context, p Pair) (core.Sandbox, core.Container, error) {
-	s, err := c.view.newSandboxBuild(p.Sandbox)
+	s, err := c.view.newSandboxBuild(ctx, p.Sandbox)
 	if err != nil {
 		return core.Sandbox{}, core.Container{}, err
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine/stages"
+	"github.com/longshore/longshore/internal/span"
 )
 
 // policies check callers' operations.
@@ -23,6 +24,11 @@ type policies struct {
 // around asks the policies about a verb, calls do, and reports the result to them. The caller holds no
 // lock: policies may call verbs, and may wait for something that waits for one.
 func (ps policies) around(ctx context.Context, op *core.Operation, do func() error) (err error) {
+	if span.On() {
+		var end func(error)
+		_, end = span.Start(ctx, string(op.Verb), spanAttrs(op)...)
+		defer func() { end(err) }()
+	}
 	done, err := ps.ask(ctx, op)
 	if err != nil {
 		return err
@@ -31,6 +37,17 @@ func (ps policies) around(ctx context.Context, op *core.Operation, do func() err
 	defer func() { done(err) }()
 	err = do()
 	return err
+}
+
+// spanAttrs describes the object of a verb to a trace.
+func spanAttrs(op *core.Operation) []span.Attr {
+	kind, m := "container", (*core.Meta)(nil)
+	if op.Sandbox != nil {
+		kind, m = "sandbox", &op.Sandbox.Meta
+	} else {
+		m = &op.Container.Meta
+	}
+	return []span.Attr{{Key: kind + ".id", Value: string(m.ID)}, {Key: kind + ".name", Value: string(m.Key)}, {Key: "owner", Value: string(m.Owner)}}
 }
 
 // perform is around for a verb that a caller waits for: when it returns, the new record of a durable

@@ -45,7 +45,7 @@ func (c view) remove(ctx context.Context, ct *core.Container, opts RemoveOptions
 	if err := c.e.awaitExecs(ctx, ct.ID); err != nil {
 		return err
 	}
-	pl := c.e.pipeline(ct.Owner, "remove")
+	pl := c.e.pipeline(ctx, ct.Owner, "remove")
 	if err := pl.Pass("ended"); err != nil {
 		return err
 	}
@@ -146,7 +146,7 @@ func (c *Client) StopSandbox(ctx context.Context, id core.ID, opts StopOptions) 
 }
 
 func (c view) stopSandbox(ctx context.Context, sb *core.Sandbox, opts StopOptions) error {
-	pl := c.e.pipeline(sb.Owner, "stop_sandbox")
+	pl := c.e.pipeline(ctx, sb.Owner, "stop_sandbox")
 	opts.Request = c.Request(opts.Request, "StopSandbox")
 	if opts.IfEnded {
 		return c.e.perform(ctx, &core.Operation{Verb: core.VerbStop, Sandbox: sb, Part: opts.part}, func() error {
@@ -285,7 +285,7 @@ func (c view) removeSandbox(ctx context.Context, sb *core.Sandbox, opts RemoveOp
 
 // removeEmpty removes a stopped sandbox without containers, after the policies allowed it.
 func (c view) removeEmpty(ctx context.Context, sb *core.Sandbox, opts RemoveOptions) error {
-	pl := c.e.pipeline(sb.Owner, "remove_sandbox")
+	pl := c.e.pipeline(ctx, sb.Owner, "remove_sandbox")
 	if err := pl.Pass("containers"); err != nil {
 		return err
 	}

@@ -84,7 +84,7 @@ type renewal struct {
 
 // newRenewal reads the records for a renewal. Preconditions: the sandbox's lock is held.
 func newRenewal(ctx context.Context, v view, id core.ID) (*renewal, error) {
-	r := &renewal{e: v.e, v: v, pipeline: v.e.pipeline("", "renew")}
+	r := &renewal{e: v.e, v: v, pipeline: v.e.pipeline(ctx, "", "renew")}
 	var err error
 	if r.c, err = v.Container(id); err != nil {
 		return nil, err

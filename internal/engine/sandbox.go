@@ -23,7 +23,7 @@ import (
 // the ID. Stopping or removing the sandbox meanwhile ends the create with Aborted.
 func (c *Client) CreateSandbox(ctx context.Context, cfg core.SandboxConfig) (core.Sandbox, error) {
 	for {
-		b, err := c.view.newSandboxBuild(cfg)
+		b, err := c.view.newSandboxBuild(ctx, cfg)
 		if err != nil {
 			return core.Sandbox{}, err
 		}
@@ -75,7 +75,7 @@ type sandboxBuild struct {
 	limited func() error
 }
 
-func (v view) newSandboxBuild(cfg core.SandboxConfig) (*sandboxBuild, error) {
+func (v view) newSandboxBuild(ctx context.Context, cfg core.SandboxConfig) (*sandboxBuild, error) {
 	owner, err := v.Creates("create sandbox")
 	if err != nil {
 		return nil, err
@@ -101,7 +101,7 @@ func (v view) newSandboxBuild(cfg core.SandboxConfig) (*sandboxBuild, error) {
 	cfg.Durable = cfg.Durable && v.e.o.Return != nil
 	anyRuntime := cfg.Runtime == ""
 	cfg.Runtime = rt.Name()
-	return &sandboxBuild{e: v.e, pipeline: v.e.pipeline(owner, "create_sandbox"), rt: rt, sb: core.Sandbox{
+	return &sandboxBuild{e: v.e, pipeline: v.e.pipeline(ctx, owner, "create_sandbox"), rt: rt, sb: core.Sandbox{
 		Meta:   core.Meta{ID: id, Owner: owner, Key: cfg.Key, Labels: cfg.Labels, Data: cfg.Data, Created: now()},
 		Config: cfg, State: core.SandboxCreating, Cgroup: place, Dir: v.e.sandboxDir(id), AnyRuntime: anyRuntime,
 	}}, nil

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"context"
 	"fmt"
 	"slices"
 
@@ -69,8 +70,8 @@ func verbs() []verb {
 }
 
 // pipeline begins a verb on an object of owner.
-func (e *Engine) pipeline(owner core.Owner, verb string) *stages.Pipeline {
-	return stages.New(&e.stages, owner, verb)
+func (e *Engine) pipeline(ctx context.Context, owner core.Owner, verb string) *stages.Pipeline {
+	return stages.New(ctx, &e.stages, owner, verb)
 }
 
 // notOurs replaces the class AlreadyExists in a port's error, because a create that returns it

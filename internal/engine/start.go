@@ -54,7 +54,7 @@ func (c view) start(ctx context.Context, ct *core.Container, policy bool) error 
 	if err != nil {
 		return err
 	}
-	pl := e.pipeline(cur.Owner, "start")
+	pl := e.pipeline(ctx, cur.Owner, "start")
 	if err := pl.Pass("begin"); err != nil {
 		return err
 	}

@@ -118,7 +118,7 @@ func (c view) end(ctx context.Context, ct *core.Container, opts StopOptions) err
 	if ct.State == core.ContainerCreated {
 		grace = 0 // its program never ran, so nothing would handle a signal
 	}
-	pl := e.pipeline(ct.Owner, "stop")
+	pl := e.pipeline(ctx, ct.Owner, "stop")
 	req := c.Request(opts.Request, "StopContainer")
 	req.Stop = true
 	if req.Signal = sig; grace <= 0 {

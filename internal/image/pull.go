@@ -157,7 +157,9 @@ func runPull(ctx context.Context, s *Store, p *pulling, owner core.Owner, job wo
 	if err != nil {
 		return err
 	}
-	l := s.newLease(p.progress)
+	progress, end := layered(ctx, p.progress)
+	defer end()
+	l := s.newLease(progress)
 	p.lease = l
 	l.admission = admission
 	img, err := s.runner.Pull(ctx, l, job)

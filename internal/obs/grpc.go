@@ -49,6 +49,8 @@ func (g GRPC) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, ne
 		ctx = caller.With(ctx, caller.Caller{Face: g.Face, Call: op, Peer: peerOf(ctx), Request: requestOf(ctx)})
 		defer func() { g.audit(ctx, op, req, err) }()
 	}
+	ctx, end := g.span(ctx, op)
+	defer func() { end(err) }()
 	defer g.observe(ctx, op, time.Now(), &err)
 	return next(ctx, req)
 }
@@ -67,6 +69,9 @@ func (g GRPC) Stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo,
 		s.keep = g.Changes(op)
 		defer func() { g.audit(s.ctx, op, s.first, err) }()
 	}
+	var end func(error)
+	s.ctx, end = g.span(s.ctx, op)
+	defer func() { end(err) }()
 	defer g.observe(ctx, op, time.Now(), &err)
 	return next(srv, s)
 }

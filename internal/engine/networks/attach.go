@@ -64,7 +64,7 @@ func (v Verbs) attach(ctx context.Context, sandbox core.ID, a core.Attachment) e
 	if sb.Config.Network.On(a.Network) >= 0 {
 		return fmt.Errorf("it is on it already: %w", errdefs.ErrAlreadyExists)
 	}
-	pass := v.Scope.Stages(sb.Owner, VerbAttach)
+	pass := v.Scope.Stages(ctx, sb.Owner, VerbAttach)
 	st := sb.Network
 	if sb.State == core.SandboxReady {
 		if st, err = v.Network.Attach(ctx, sb.NetworkRequest(), a); err != nil {
@@ -113,7 +113,7 @@ func (v Verbs) detach(ctx context.Context, sandbox core.ID, network string) erro
 	case ready && sb.Network.Mode == "cni" && at == 0 && !overlaid:
 		return fmt.Errorf("CNI plugins have made it, and take it away with the sandbox: %w", errdefs.ErrFailedPrecondition)
 	}
-	pass := v.Scope.Stages(sb.Owner, VerbDetach)
+	pass := v.Scope.Stages(ctx, sb.Owner, VerbDetach)
 	sb.Config.Network = sb.Config.Network.Without(network)
 	if ready {
 		sb.Network = sb.Network.Without(network)

@@ -44,7 +44,7 @@ func (v Verbs) restrict(ctx context.Context, sandbox core.ID, list []string) err
 	if len(before) == 0 && len(list) > 0 && v.running(sandbox) {
 		return fmt.Errorf("it was created without one, so that its programs may have capabilities that evade it: give it a list when it is created, such as internet or learn: %w", errdefs.ErrFailedPrecondition)
 	}
-	pass := v.Scope.Stages(sb.Owner, VerbEgress)
+	pass := v.Scope.Stages(ctx, sb.Owner, VerbEgress)
 	record := func(list []string, note string) error {
 		return v.record(sandbox, VerbEgress, note, func(sb *core.Sandbox) { sb.Config.Network.Egress = list })
 	}

@@ -22,7 +22,7 @@ type Scope struct {
 	Locks Lock       // nil where nothing is changed
 	// Stages begins a verb on an object of an owner and returns the function that ends each of its
 	// stages. An error of that function means that the agent is dead: nothing is undone.
-	Stages func(owner core.Owner, verb string) (pass func(stage string) error)
+	Stages func(ctx context.Context, owner core.Owner, verb string) (pass func(stage string) error)
 }
 
 // Sees reports whether the caller may see an object with this Meta.

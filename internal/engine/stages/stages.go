@@ -12,6 +12,7 @@ import (
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine/underway"
+	"github.com/longshore/longshore/internal/span"
 )
 
 // Settings are the same for all pipelines of an engine.
@@ -26,7 +27,7 @@ type Settings struct {
 
 // Observer receives the engine's timings.
 type Observer interface {
-	// Stage reports the duration of one stage of a verb, and the object's owner. All three names
+	// Stage reports one stage of a verb, which has just ended, and the object's owner. All three names
 	// come from closed sets (see engine.Stages).
 	Stage(owner core.Owner, verb, stage string, took time.Duration)
 }
@@ -37,15 +38,16 @@ type Pipeline struct {
 	Undo  Undo
 
 	settings *Settings
+	ctx      context.Context //nolint:containedctx // for spans only
 	verb     string
 	last     time.Time
 	trace    []byte // of verb, a core.Trace
 }
 
-// New begins a verb on an object of owner.
-func New(s *Settings, owner core.Owner, verb string) *Pipeline {
+// New begins a verb on an object of owner. ctx is for its spans.
+func New(ctx context.Context, s *Settings, owner core.Owner, verb string) *Pipeline {
 	t := time.Now()
-	return &Pipeline{settings: s, Owner: owner, verb: verb, last: t, trace: core.AppendVerb(make([]byte, 0, 256), verb, t)}
+	return &Pipeline{settings: s, ctx: ctx, Owner: owner, verb: verb, last: t, trace: core.AppendVerb(make([]byte, 0, 256), verb, t)}
 }
 
 // Trace returns the stages that have passed, with their times.
@@ -62,6 +64,9 @@ func (pl *Pipeline) As(verb string) *Pipeline {
 func (pl *Pipeline) Pass(stage string) error {
 	t := time.Now()
 	took := t.Sub(pl.last)
+	if span.On() {
+		span.Record(pl.ctx, pl.verb+"."+stage, pl.last, t)
+	}
 	pl.last, pl.trace = t, core.AppendStage(pl.trace, stage, took)
 	if o := pl.settings.Observer; o != nil {
 		o.Stage(pl.Owner, pl.verb, stage, took)

@@ -32,7 +32,7 @@ func run(t *testing.T, bad, dead string) (calls []string, seen []string, err err
 			return nil
 		}
 	}
-	pl := stages.New(&s, "cli", "v")
+	pl := stages.New(t.Context(), &s, "cli", "v")
 	var list []stages.Stage
 	for _, name := range []string{"one", "two", "three"} {
 		list = append(list, stages.Stage{Name: name, Do: func(context.Context) error {

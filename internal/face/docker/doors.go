@@ -106,18 +106,22 @@ func (d *door) mux(f *Face) *dockerhttp.Mux {
 		Headers:  func(h http.Header) { h.Set("Server", "Docker/"+EngineVersion+" (linux)") },
 		Admit:    d.admit,
 	}
-	if f.o.Audit != nil {
-		m.Around = f.audited
-	}
+	m.Around = f.around
 	f.routes(m)
 	return m
 }
 
-// audited reports a request that changes something, or reads files of a container, to the audit trail.
-func (f *Face) audited(r *dockerhttp.Request, handle func() error) error {
-	ctx := caller.With(r.Context(), caller.Caller{Face: Name, Call: r.Route, Peer: obs.PeerOfHTTP(r.Request), Request: r.Header.Get(obs.RequestHeader)})
+// around makes the span of a request. It reports one that changes something, or reads files of a container, to the audit trail.
+func (f *Face) around(r *dockerhttp.Request, handle func() error) (err error) {
+	ctx, end := obs.HTTPSpan(r.Request, Name, r.Route)
+	defer func() { end(err) }()
+	if f.o.Audit == nil {
+		r.Request = r.WithContext(ctx)
+		return handle()
+	}
+	ctx = caller.With(ctx, caller.Caller{Face: Name, Call: r.Route, Peer: obs.PeerOfHTTP(r.Request), Request: r.Header.Get(obs.RequestHeader)})
 	r.Request = r.WithContext(ctx)
-	err := handle()
+	err = handle()
 	if changes(r) {
 		object := r.FormValue("fromImage")
 		for _, name := range []string{"id", "name"} {

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -27,6 +28,7 @@ import (
 	"github.com/longshore/longshore/internal/face/mesos/sandbox"
 	"github.com/longshore/longshore/internal/face/mesos/session"
 	"github.com/longshore/longshore/internal/keylock"
+	"github.com/longshore/longshore/internal/span"
 )
 
 // server has the handlers of the calls, and what they share.
@@ -166,6 +168,11 @@ func (s *server) call(ctx context.Context, x *api.Exchange) (err error) {
 	}
 	if err := s.state.refuseOthers(ctx, x.Call); err != nil {
 		return err
+	}
+	if !strings.HasPrefix(name, "GET_") && span.On() {
+		var end func(error)
+		ctx, end = span.Start(ctx, Name+" "+name)
+		defer func() { end(err) }()
 	}
 	if s.audit == nil {
 		return do(ctx, x)

@@ -29,6 +29,7 @@ import (
 	"github.com/longshore/longshore/internal/network/kernel"
 	"github.com/longshore/longshore/internal/network/netconf"
 	"github.com/longshore/longshore/internal/network/plugins"
+	"github.com/longshore/longshore/internal/span"
 )
 
 // keyCNI starts the keys of the records of CNI calls. A record is written before the first plugin
@@ -155,8 +156,9 @@ func (c *Driver) Attach(ctx context.Context, req core.NetworkRequest, _ core.Net
 		if err != nil {
 			return core.NetworkStatus{}, err
 		}
-		result, err := c.lib.AddNetworkList(ctx, list, rt)
-		if err != nil {
+		call, end := span.Start(ctx, "cni ADD", span.Attr{Key: "network", Value: list.Name})
+		result, err := c.lib.AddNetworkList(call, list, rt)
+		if end(err); err != nil {
 			return core.NetworkStatus{}, fmt.Errorf("cni ADD %s of network %s: %w", a.Interface, list.Name, plugins.Classify(err))
 		}
 		raw, err := collect(&st, list.Name, result)
@@ -334,7 +336,9 @@ func (c *Driver) del(ctx context.Context, req core.NetworkRequest) error {
 		if err != nil {
 			return err
 		}
-		if err := c.lib.DelNetworkList(ctx, list, rt); err != nil {
+		call, end := span.Start(ctx, "cni DEL", span.Attr{Key: "network", Value: list.Name})
+		err = c.lib.DelNetworkList(call, list, rt)
+		if end(err); err != nil {
 			return fmt.Errorf("cni DEL %s of network %s: %w", a.Interface, list.Name, plugins.Classify(err))
 		}
 	}

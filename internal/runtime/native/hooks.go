@@ -16,6 +16,7 @@ import (
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/runtime/native/compile"
+	"github.com/longshore/longshore/internal/span"
 )
 
 // hooked is the record of a container with hooks, for the verbs after its creation. Later changes
@@ -84,7 +85,9 @@ func (h *hookRun) state(inside bool) ([]byte, error) {
 // run runs the hooks of a kind one after the other until one fails.
 func (h *hookRun) run(ctx context.Context, kind string, hooks []specs.Hook) error {
 	for i, k := range hooks {
-		if err := h.one(ctx, kind, k); err != nil {
+		hook, end := span.Start(ctx, "hook "+kind, span.Attr{Key: "path", Value: k.Path})
+		err := h.one(hook, kind, k)
+		if end(err); err != nil {
 			return fmt.Errorf("hooks.%s[%d] (%s): %w", kind, i, k.Path, err)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/span"
 )
 
 var _ core.Policy = (*Host)(nil)
@@ -30,7 +31,9 @@ func (h *Host) AdmitSandbox(ctx context.Context, sb *core.Sandbox) error {
 		defer h.mu.Unlock()
 		delete(h.asking, sb.ID)
 	}()
-	if err := h.plugins.RunPodSandbox(ctx, &api.RunPodSandboxRequest{Pod: p}); err != nil {
+	call, end := span.Start(ctx, "nri RunPodSandbox")
+	err = h.plugins.RunPodSandbox(call, &api.RunPodSandboxRequest{Pod: p})
+	if end(err); err != nil {
 		return refused("RunPodSandbox", err)
 	}
 	return nil
@@ -63,8 +66,9 @@ func (h *Host) AdjustContainer(ctx context.Context, sb *core.Sandbox, c *core.Co
 	h.mu.Lock()
 	h.creating[c.ID] = newborn{pod: p, container: t}
 	h.mu.Unlock()
-	answer, err := h.plugins.CreateContainer(ctx, &api.CreateContainerRequest{Pod: p, Container: t})
-	if err != nil {
+	call, end := span.Start(ctx, "nri CreateContainer")
+	answer, err := h.plugins.CreateContainer(call, &api.CreateContainerRequest{Pod: p, Container: t})
+	if end(err); err != nil {
 		return refused("CreateContainer", err)
 	}
 	if err := h.apply(spec, answer.GetAdjust()); err != nil {
@@ -195,7 +199,9 @@ func (h *Host) starting(ctx context.Context, c core.Container) error {
 	}
 	p, t, err := h.both(ctx, c)
 	if err == nil {
-		err = refused("StartContainer", h.plugins.StartContainer(ctx, &api.StartContainerRequest{Pod: p, Container: t}))
+		call, end := span.Start(ctx, "nri StartContainer")
+		err = refused("StartContainer", h.plugins.StartContainer(call, &api.StartContainerRequest{Pod: p, Container: t}))
+		end(err)
 	}
 	return err
 }
@@ -288,7 +294,9 @@ func (h *Host) stopped(ctx context.Context, c core.Container) {
 	}
 	p, t, err := h.both(ctx, c)
 	if err == nil {
-		answer, serr := h.plugins.StopContainer(ctx, &api.StopContainerRequest{Pod: p, Container: t})
+		call, end := span.Start(ctx, "nri StopContainer")
+		answer, serr := h.plugins.StopContainer(call, &api.StopContainerRequest{Pod: p, Container: t})
+		end(serr)
 		if err = serr; err == nil {
 			_, err = h.update(ctx, answer.GetUpdate())
 		}

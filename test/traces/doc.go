@@ -1,0 +1,2 @@
+// Package traces tests the spans that a running node exports.
+package traces
