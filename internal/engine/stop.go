@@ -171,7 +171,9 @@ func (c view) graceful(ctx context.Context, ct *core.Container, sig int, grace t
 	if err := ask(); err != nil && !errdefs.IsNotFound(err) {
 		return false, err
 	}
-	if err := c.rests().Wake(ctx, ct.ID, asleep.ByStop); err != nil {
+	if err := c.rests().Wake(ctx, ct.ID, asleep.ByStop); errors.Is(err, core.ErrMemoryLost) {
+		return false, nil // that has killed it
+	} else if err != nil {
 		return false, err
 	}
 	if ct.State == core.ContainerPaused {

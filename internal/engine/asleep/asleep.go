@@ -192,7 +192,7 @@ func (v Verbs) change(id core.ID, verb core.Verb, fn func(c *core.Container, n *
 func ended(err error) bool { return errdefs.IsFailedPrecondition(err) || errdefs.IsNotFound(err) }
 
 // Wake lets a sleeping container continue, and returns when its processes run. It succeeds if the container
-// is awake. If the memory of the container is lost, Wake ends it.
+// is awake or has ended. If the memory of the container is lost, Wake ends it.
 func (v Verbs) Wake(ctx context.Context, id core.ID, by By) error {
 	ct, err := v.Scope.Container(id)
 	if err != nil {
@@ -242,13 +242,23 @@ func (v Verbs) WakeLocked(ctx context.Context, ct *core.Container, by By) error 
 	if err == nil {
 		err = v.Sleeper.Wake(ctx, ct.ID, ct.Cgroup, v.back(ct.ID))
 	}
-	if errors.Is(err, core.ErrMemoryLost) {
+	if err == nil {
+		err = v.woken(ct.ID, by)
+	}
+	switch {
+	case err == nil || v.over(ct.ID):
+		return nil
+	case errors.Is(err, core.ErrMemoryLost):
 		return errors.Join(err, v.lose(ctx, ct, LostCall))
 	}
-	if err != nil {
-		return err
-	}
-	return v.woken(ct.ID, by)
+	return err
+}
+
+// over reports whether the end of a container is recorded. Its end does not wait for the lock of the sandbox, and removes
+// its files.
+func (v Verbs) over(id core.ID) bool {
+	ct, err := v.Scope.Container(id)
+	return errdefs.IsNotFound(err) || err == nil && !ct.State.Live()
 }
 
 // stage returns the stage of a container. If a sleeping container has no files, its memory is lost.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -220,6 +221,52 @@ func TestLostMemoryEndsTheContainer(t *testing.T) {
 				t.Errorf("the end: %+v, %v", a, err)
 			}
 		})
+	}
+}
+
+// TestAContainerEndsAsItWakes: the end of its process is recorded at each step of the wake. Wake and stop succeed.
+func TestAContainerEndsAsItWakes(t *testing.T) {
+	for _, step := range []string{"Stage", "Wake"} {
+		for verb, call := range map[string]func(*rig) error{
+			"wake": func(r *rig) error { return r.by.Rests.Wake(t.Context(), r.c.ID, asleep.ByRequest) },
+			"stop": func(r *rig) error { return r.by.StopContainer(t.Context(), r.c.ID, engine.StopOptions{}) },
+		} {
+			r := newRig(t)
+			r.sleep()
+			var once sync.Once
+			r.Sleeper.Fail(func(call string) error {
+				if call == step {
+					once.Do(func() {
+						r.Supervisor.Exit(core.Ref{Container: r.c.ID}, 7)
+						if _, err := r.by.Wait(t.Context(), core.Ref{Container: r.c.ID}); err != nil {
+							t.Error(err)
+						}
+						r.Settle()
+					})
+				}
+				return nil
+			})
+			if err := call(r); err != nil {
+				t.Errorf("%s at its end in %s: %v", verb, step, err)
+			}
+			r.is(core.ContainerExited, core.RestAsleep)
+			if left, err := r.Sleeper.Asleep(t.Context()); err != nil || len(left) > 0 {
+				t.Errorf("%s at its end in %s: files of %v, %v", verb, step, left, err)
+			}
+		}
+	}
+}
+
+// TestAStopOfALostContainerSucceeds: it has ended afterwards.
+func TestAStopOfALostContainerSucceeds(t *testing.T) {
+	r := newRig(t)
+	r.sleep()
+	r.Sleeper.Lose(r.c.ID)
+	if err := r.by.StopSandbox(t.Context(), r.c.Sandbox, engine.StopOptions{}); err != nil {
+		t.Error(err)
+	}
+	if c := r.now(); c.State != core.ContainerExited {
+		t.Errorf("it is %s", c.State)
 	}
 }
 
