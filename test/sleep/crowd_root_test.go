@@ -37,17 +37,17 @@ func TestACrowdSleeps(t *testing.T) {
 		var each, limit uint64
 		for i := range crowd {
 			name := fmt.Sprintf("sleeper%d", i)
-			b.cli("run", "-d", "--name", name, "-v", os.Args[0]+":/work:ro", b.image, "/work", sleeptest.WorkArg, ":80", strconv.Itoa(mib))
+			b.Must("run", "-d", "--name", name, "-v", os.Args[0]+":/work:ro", b.image, "/work", sleeptest.WorkArg, ":80", strconv.Itoa(mib))
 			addrs[i] = b.ready(name)
 			sums[i] = b.ask(addrs[i], sleeptest.Sum)
-			each = max(each, b.anonymous(int(b.inspect(name).GetPid())))
+			each = max(each, b.anonymous(int(b.Inspect(name).GetPid())))
 			if i == 0 {
 				limit = each * uint64(awake) * 11 / 10
 				bounded(t, b.Cgroup, limit)
 			}
 			if _, err := b.CLI("sleep", name); err != nil {
 				log, _ := b.CLI("logs", name)
-				t.Fatalf("%v; %v; its log: %s", err, b.inspect(name), log)
+				t.Fatalf("%v; %v; its log: %s", err, b.Inspect(name), log)
 			}
 			if i%50 == 49 {
 				t.Logf("%d containers sleep; the memory of all is %d MiB", i+1, used(t, b.Cgroup)>>20)
@@ -66,7 +66,7 @@ func TestACrowdSleeps(t *testing.T) {
 		}
 		for i := range awake {
 			name := fmt.Sprintf("sleeper%d", i*crowd/awake)
-			roottest.Eventually(t, "the end of the wake of "+name, func() bool { return b.inspect(name).GetRest().GetPhase() == "" })
+			roottest.Eventually(t, "the end of the wake of "+name, func() bool { return b.Inspect(name).GetRest().GetPhase() == "" })
 		}
 		states := b.states()
 		t.Logf("with %d of them awake: %v, %d MiB", awake, states, used(t, b.Cgroup)>>20)
@@ -92,10 +92,10 @@ func number(t *testing.T, variable string, otherwise int) (n int) {
 
 // states counts the containers by their states.
 func (b *bed) states() map[string]int {
-	b.t.Helper()
-	resp, err := b.api.ListContainers(b.t.Context(), &longshorev1.ListContainersRequest{All: true})
+	b.T.Helper()
+	resp, err := b.API.ListContainers(b.T.Context(), &longshorev1.ListContainersRequest{All: true})
 	if err != nil {
-		b.t.Fatal(err)
+		b.T.Fatal(err)
 	}
 	states := map[string]int{}
 	for _, c := range resp.GetContainers() {

@@ -11,9 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
-
 	runtimeapi "github.com/longshore/longshore/api/cri/v1"
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 	"github.com/longshore/longshore/internal/roottest"
@@ -31,97 +28,66 @@ func TestMain(m *testing.M) {
 
 // bed is a node with containers that sleep.
 type bed struct {
-	*nodetest.Node
-	t     *testing.T
+	*nodetest.Bed
 	image string
-	api   longshorev1.ContainersClient
 }
 
 func newBed(t *testing.T) *bed { return newBedWith(t, "") }
 
 func newBedWith(t *testing.T, config string) *bed {
 	t.Helper()
-	n := nodetest.Start(t, nodetest.Options{Config: "[network]\nmode = \"builtin\"\n" + config})
-	conn, err := grpc.NewClient("unix:"+filepath.Join(n.State, "control.sock"), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close() })
-	return &bed{Node: n, t: t, image: n.Busybox(t), api: longshorev1.NewContainersClient(conn)}
+	b := nodetest.NewBed(t, nodetest.Options{Config: "[network]\nmode = \"builtin\"\n" + config})
+	return &bed{Bed: b, image: b.Busybox(t)}
 }
 
 // run starts a container with the test's program, and returns the address of its server.
 func (b *bed) run(name string, args ...string) string {
-	b.t.Helper()
+	b.T.Helper()
 	all := append([]string{"run", "-d", "--name", name, "-v", os.Args[0] + ":/work:ro"}, args...)
-	b.cli(append(all, b.image, "/work", sleeptest.WorkArg, ":80", "32")...)
+	b.Must(append(all, b.image, "/work", sleeptest.WorkArg, ":80", "32")...)
 	return b.ready(name)
 }
 
 // fighter runs a container that disturbs its sleep, and returns the address of its server.
 func (b *bed) fighter(mode string, args ...string) string {
-	b.t.Helper()
+	b.T.Helper()
 	all := append([]string{"run", "-d", "--name", mode, "-v", os.Args[0] + ":/work:ro", "--security-opt", "seccomp=unconfined"}, args...)
-	b.cli(append(all, b.image, "/work", sleeptest.WorkArg, ":80", "16", mode)...)
+	b.Must(append(all, b.image, "/work", sleeptest.WorkArg, ":80", "16", mode)...)
 	return b.ready(mode)
 }
 
 // ready waits for the server of a container and returns its address.
 func (b *bed) ready(name string) string {
-	b.t.Helper()
-	c := b.inspect(name)
+	b.T.Helper()
+	c := b.Inspect(name)
 	if len(c.GetAddresses()) == 0 {
-		b.t.Fatalf("%s has no address: %v", name, c)
+		b.T.Fatalf("%s has no address: %v", name, c)
 	}
 	addr := c.GetAddresses()[0] + ":80"
-	roottest.Eventually(b.t, "an answer of "+name, func() bool {
-		_, err := sleeptest.Ask(b.t.Context(), addr, sleeptest.Touch)
+	roottest.Eventually(b.T, "an answer of "+name, func() bool {
+		_, err := sleeptest.Ask(b.T.Context(), addr, sleeptest.Touch)
 		return err == nil
 	})
 	return addr
 }
 
-func (b *bed) cli(args ...string) string {
-	b.t.Helper()
-	out, err := b.CLI(args...)
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	return out
-}
-
-func (b *bed) inspect(name string) *longshorev1.Container {
-	b.t.Helper()
-	resp, err := b.api.ListContainers(b.t.Context(), &longshorev1.ListContainersRequest{All: true})
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	for _, c := range resp.GetContainers() {
-		if c.GetName() == name {
-			return c
-		}
-	}
-	b.t.Fatalf("no container %s", name)
-	return nil
-}
-
 // ask makes a request of the program.
 func (b *bed) ask(addr, request string) string {
-	b.t.Helper()
-	answer, err := sleeptest.Ask(b.t.Context(), addr, request)
+	b.T.Helper()
+	answer, err := sleeptest.Ask(b.T.Context(), addr, request)
 	if err != nil {
 		log, _ := b.CLI("logs", "--tail", "20", "web")
-		b.t.Fatalf("%v; %v; its log: %s", err, b.inspect("web"), log)
+		b.T.Fatalf("%v; %v; its log: %s", err, b.Inspect("web"), log)
 	}
 	return answer
 }
 
 // anonymous returns the private anonymous memory of a process in bytes.
 func (b *bed) anonymous(pid int) (n uint64) {
-	b.t.Helper()
+	b.T.Helper()
 	s, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
 	if err != nil {
-		b.t.Fatal(err)
+		b.T.Fatal(err)
 	}
 	for line := range strings.Lines(string(s)) {
 		if v, ok := strings.CutPrefix(line, "Anonymous:"); ok {
@@ -137,46 +103,46 @@ func TestContainersSleepAndWake(t *testing.T) {
 		b := newBed(t)
 		addr := b.run("web")
 		sum := b.ask(addr, sleeptest.Sum)
-		pid := int(b.inspect("web").GetPid())
+		pid := int(b.Inspect("web").GetPid())
 		awake := b.anonymous(pid)
 		for _, wake := range [][]string{{"wake", "web"}, {"exec", "web", "true"}, {"kill", "--signal", "URG", "web"}} {
-			b.cli("sleep", "web")
-			c := b.inspect("web")
+			b.Must("sleep", "web")
+			c := b.Inspect("web")
 			if asleep := b.anonymous(pid); c.GetState() != "asleep" || asleep*5 > awake {
 				t.Errorf("asleep it has %d of %d bytes: %v", asleep, awake, c)
 			}
-			b.cli(wake...)
-			if c := b.inspect("web"); c.GetState() != "running" || int(c.GetPid()) != pid {
+			b.Must(wake...)
+			if c := b.Inspect("web"); c.GetState() != "running" || int(c.GetPid()) != pid {
 				t.Errorf("after %v: %v", wake, c)
 			}
 			if got := b.ask(addr, sleeptest.Sum); got != sum {
 				t.Errorf("after %v the memory has the sum %s, want %s", wake, got, sum)
 			}
-			roottest.Eventually(t, "the end of the wake", func() bool { return b.inspect("web").GetRest().GetPhase() == "" })
+			roottest.Eventually(t, "the end of the wake", func() bool { return b.Inspect("web").GetRest().GetPhase() == "" })
 		}
 		// A request wakes it, and waits for nothing else.
-		b.cli("sleep", "web")
+		b.Must("sleep", "web")
 		if got := b.ask(addr, sleeptest.Sum); got != sum {
 			t.Errorf("woken by a request, the memory has the sum %s, want %s", got, sum)
 		}
-		if c := b.inspect("web"); c.GetState() != "running" || c.GetRest().GetBy() != "for a packet" {
+		if c := b.Inspect("web"); c.GetState() != "running" || c.GetRest().GetBy() != "for a packet" {
 			t.Errorf("woken by a request: %v", c)
 		}
 		b.back("a request")
 		b.Check()
-		b.cli("sleep", "web")
-		b.cli("stop", "-t", "20", "web")
-		if c := b.inspect("web"); c.GetState() != "exited" || c.GetAutopsy().GetStatus() != 2 && c.GetAutopsy().GetStatus() != 143 {
+		b.Must("sleep", "web")
+		b.Must("stop", "-t", "20", "web")
+		if c := b.Inspect("web"); c.GetState() != "exited" || c.GetAutopsy().GetStatus() != 2 && c.GetAutopsy().GetStatus() != 143 {
 			t.Errorf("stopped in its sleep: %v", c)
 		}
-		b.cli("rm", "web")
+		b.Must("rm", "web")
 		b.run("killed")
-		b.cli("sleep", "killed")
-		b.cli("kill", "killed")
-		b.cli("wait", "killed")
+		b.Must("sleep", "killed")
+		b.Must("kill", "killed")
+		b.Must("wait", "killed")
 		b.run("removed", "--userns", "auto")
-		b.cli("sleep", "removed")
-		b.cli("rm", "-f", "removed", "killed")
+		b.Must("sleep", "removed")
+		b.Must("rm", "-f", "removed", "killed")
 		b.Check()
 		if entries, _ := os.ReadDir(b.Root + "/sleep"); len(entries) > 0 {
 			t.Errorf("files are left: %v", entries)
@@ -188,21 +154,21 @@ func TestContainersSleepAndWake(t *testing.T) {
 func TestIdleContainersSleep(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		b := newBed(t)
-		b.cli("run", "-d", "--name", "idle", "--sleep-after", "1s", b.image, "sleep", "1000")
-		b.cli("run", "-d", "--name", "labelled", "--label", "longshore.sleep-after=1s", b.image, "sleep", "1000")
-		b.cli("run", "-d", "--name", "busy", "--sleep-after", "1s", b.image, "sh", "-c", "while :; do :; done")
+		b.Must("run", "-d", "--name", "idle", "--sleep-after", "1s", b.image, "sleep", "1000")
+		b.Must("run", "-d", "--name", "labelled", "--label", "longshore.sleep-after=1s", b.image, "sleep", "1000")
+		b.Must("run", "-d", "--name", "busy", "--sleep-after", "1s", b.image, "sh", "-c", "while :; do :; done")
 		cfg := b.PodConfig("pod")
 		cfg.Annotations = map[string]string{"longshore.io/sleep-after": "1s"}
 		pod := b.RunPod(t, cfg)
 		c := pod.Run(t, nodetest.ContainerConfig("c", b.image, "sleep", "1000"))
 		for _, name := range []string{"idle", "labelled"} {
-			roottest.Eventually(t, name+" sleeps", func() bool { return b.inspect(name).GetState() == "asleep" })
+			roottest.Eventually(t, name+" sleeps", func() bool { return b.Inspect(name).GetState() == "asleep" })
 		}
 		roottest.Eventually(t, "the pod's container sleeps", func() bool {
-			list, err := b.api.ListContainers(t.Context(), &longshorev1.ListContainersRequest{All: true, Owner: "cri"})
+			list, err := b.API.ListContainers(t.Context(), &longshorev1.ListContainersRequest{All: true, Owner: "cri"})
 			return err == nil && len(list.GetContainers()) == 1 && list.GetContainers()[0].GetState() == "asleep"
 		})
-		if c := b.inspect("busy"); c.GetState() != "running" {
+		if c := b.Inspect("busy"); c.GetState() != "running" {
 			t.Errorf("it is busy: %v", c)
 		}
 		if s := c.Status(t); s.GetState() != runtimeapi.ContainerState_CONTAINER_RUNNING {
@@ -241,16 +207,16 @@ func TestFighters(t *testing.T) {
 					t.Errorf("%s: %v", mode, err)
 				}
 				if want.stays != "" {
-					if why := b.inspect(mode).GetRest().GetResident(); !slices.ContainsFunc(why, func(r *longshorev1.Resident) bool { return r.GetWhy() == want.stays }) {
+					if why := b.Inspect(mode).GetRest().GetResident(); !slices.ContainsFunc(why, func(r *longshorev1.Resident) bool { return r.GetWhy() == want.stays }) {
 						t.Errorf("%s: %v stays, want %q", mode, why, want.stays)
 					}
 				}
 				if got := b.ask(addr, sleeptest.Sum); got != sum {
 					t.Errorf("%s: the memory has the sum %s, want %s", mode, got, sum)
 				}
-				roottest.Eventually(t, "the end of the wake of "+mode, func() bool { return b.inspect(mode).GetRest().GetPhase() == "" })
+				roottest.Eventually(t, "the end of the wake of "+mode, func() bool { return b.Inspect(mode).GetRest().GetPhase() == "" })
 			}
-			b.cli("rm", "-f", mode)
+			b.Must("rm", "-f", mode)
 		}
 		b.Check()
 	})
@@ -275,7 +241,7 @@ func refused(t *testing.T, config, want string) {
 		if out, err := b.CLI("sleep", "web"); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q, %v, want %q", out, err, want)
 		}
-		if c := b.inspect("web"); c.GetState() != "running" {
+		if c := b.Inspect("web"); c.GetState() != "running" {
 			t.Errorf("after the refusal: %v", c)
 		}
 		if got := b.ask(addr, sleeptest.Sum); got != sum {
@@ -294,18 +260,18 @@ func TestASleepWithoutAnyKeeper(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		b := newBed(t)
 		b.run("web")
-		b.cli("sleep", "web")
-		pid := int(b.inspect("web").GetPid())
+		b.Must("sleep", "web")
+		pid := int(b.Inspect("web").GetPid())
 		b.Kill()
 		b.KillPair()
 		b.Up()
-		if c := b.inspect("web"); c.GetState() != "exited" {
+		if c := b.Inspect("web"); c.GetState() != "exited" {
 			t.Errorf("its memory is lost: %v", c)
 		}
 		if state := nodetest.Incarnation(pid); state != "" {
 			t.Errorf("its process still exists: %s", state)
 		}
-		t.Log(b.inspect("web").GetAutopsy())
+		t.Log(b.Inspect("web").GetAutopsy())
 		b.Check()
 	})
 }
@@ -321,24 +287,24 @@ func TestASleepOutlivesTheAgent(t *testing.T) {
 			"keeper": func() { b.KillKeeper(); b.KeeperBack() },
 			"both":   func() { b.KillKeeper(); b.Kill(); b.Up() },
 		} {
-			b.cli("sleep", "web")
+			b.Must("sleep", "web")
 			kill()
 			if name == "both" { // its first packet arrived while there was no agent
 				if got := b.ask(addr, sleeptest.Sum); got != sum {
 					t.Errorf("%s: after a packet the memory has the sum %s, want %s", name, got, sum)
 				}
 				b.back(name)
-				b.cli("sleep", "web")
+				b.Must("sleep", "web")
 			}
-			if c := b.inspect("web"); c.GetState() != "asleep" {
+			if c := b.Inspect("web"); c.GetState() != "asleep" {
 				t.Errorf("%s: %v", name, c)
 			}
-			b.cli("wake", "web")
+			b.Must("wake", "web")
 			kill()
 			if got := b.ask(addr, sleeptest.Sum); got != sum {
 				t.Errorf("%s: after a sleep the memory has the sum %s, want %s", name, got, sum)
 			}
-			roottest.Eventually(t, "the end of the wake", func() bool { return b.inspect("web").GetRest().GetPhase() == "" })
+			roottest.Eventually(t, "the end of the wake", func() bool { return b.Inspect("web").GetRest().GetPhase() == "" })
 			b.Check()
 		}
 	})
@@ -351,14 +317,14 @@ func TestAPageServerOutlivesItsAgent(t *testing.T) {
 		b := newBed(t)
 		addr := b.run("web")
 		sum := b.ask(addr, sleeptest.Sum)
-		pid := int(b.inspect("web").GetPid())
+		pid := int(b.Inspect("web").GetPid())
 		awake := b.anonymous(pid)
 		for range 2 {
-			b.cli("sleep", "web")
+			b.Must("sleep", "web")
 			if asleep := b.anonymous(pid); asleep*5 > awake {
 				t.Errorf("asleep it has %d of %d bytes", asleep, awake)
 			}
-			b.cli("wake", "web")
+			b.Must("wake", "web")
 			b.Kill()
 			if got, err := sleeptest.Ask(t.Context(), addr, sleeptest.Sum); err != nil || got != sum {
 				t.Errorf("without an agent the memory has the sum %s, %v, want %s", got, err, sum)
@@ -386,27 +352,27 @@ func TestASleepIsKilledAnywhere(t *testing.T) {
 		b := newBed(t)
 		addr := b.run("web", "--restart", "no")
 		sum := b.ask(addr, sleeptest.Sum)
-		pid := b.inspect("web").GetPid()
+		pid := b.Inspect("web").GetPid()
 		random := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), 0))
 		seen := map[string]int{}
 		for i := range rounds {
 			victim := []string{"agent", "keeper", "agent and keeper", "pages"}[i%4]
 			for _, verb := range []string{"sleep", "wake"} {
 				b.killed(random, victim, verb)
-				c := b.inspect("web")
+				c := b.Inspect("web")
 				seen[victim+", "+verb+": "+c.GetState()]++
 				if c.GetState() == "exited" && victim == "pages" && verb == "sleep" {
 					// The kernel has killed it with the program that traced it.
-					b.cli("rm", "web")
+					b.Must("rm", "web")
 					addr = b.run("web")
-					sum, pid = b.ask(addr, sleeptest.Sum), b.inspect("web").GetPid()
+					sum, pid = b.ask(addr, sleeptest.Sum), b.Inspect("web").GetPid()
 					continue
 				}
 				if c.GetPid() != pid || c.GetState() != "asleep" && c.GetState() != "running" {
 					t.Fatalf("round %d, %s, %s: %v", i, victim, verb, c)
 				}
 				if verb == "wake" {
-					b.cli("wake", "web")
+					b.Must("wake", "web")
 					if got := b.ask(addr, []string{sleeptest.Sum, sleeptest.Fork, sleeptest.Move}[i/4%3]); got != sum {
 						t.Fatalf("round %d, %s, %s: the memory has the sum %s, want %s", i, victim, verb, got, sum)
 					}
@@ -425,27 +391,27 @@ func TestASleepIsKilledAnywhere(t *testing.T) {
 
 // back waits until all pages are restored.
 func (b *bed) back(when string) {
-	b.t.Helper()
+	b.T.Helper()
 	defer func() {
-		if !b.t.Failed() {
+		if !b.T.Failed() {
 			return
 		}
-		for _, pid := range pagesPrograms(b.t, "serve") { // its log has the places of its goroutines then
+		for _, pid := range pagesPrograms(b.T, "serve") { // its log has the places of its goroutines then
 			_ = syscall.Kill(pid, syscall.SIGQUIT)
 			_, _ = os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 		}
 		files, _ := filepath.Glob(b.State + "/sleep/*/log")
 		for _, path := range files {
 			log, err := os.ReadFile(path)
-			b.t.Logf("%s: %v, the server's log: %s, %v", when, b.inspect("web"), log, err)
+			b.T.Logf("%s: %v, the server's log: %s, %v", when, b.Inspect("web"), log, err)
 		}
 	}()
-	roottest.Eventually(b.t, "the end of the wake", func() bool { return b.inspect("web").GetRest().GetPhase() == "" })
+	roottest.Eventually(b.T, "the end of the wake", func() bool { return b.Inspect("web").GetRest().GetPhase() == "" })
 }
 
 // killed kills the victim at a random moment of a verb, and brings it back.
 func (b *bed) killed(random *rand.Rand, victim, verb string) {
-	b.t.Helper()
+	b.T.Helper()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -464,7 +430,7 @@ func (b *bed) killed(random *rand.Rand, victim, verb string) {
 	}
 	if victim == "pages" {
 		for _, role := range []string{"sleep", "serve"} {
-			for _, pid := range pagesPrograms(b.t, role) {
+			for _, pid := range pagesPrograms(b.T, role) {
 				_ = syscall.Kill(pid, syscall.SIGKILL)
 			}
 		}

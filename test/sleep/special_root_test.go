@@ -26,8 +26,8 @@ func TestHugePagesStay(t *testing.T) {
 		b := newBed(t)
 		addr := b.fighter(sleeptest.Hugetlb)
 		sum := b.ask(addr, sleeptest.Sum)
-		b.cli("sleep", sleeptest.Hugetlb)
-		if why := b.inspect(sleeptest.Hugetlb).GetRest().GetResident(); len(why) == 0 || why[0].GetWhy() != "huge pages (hugetlb)" || why[0].GetBytes() != 4<<20 {
+		b.Must("sleep", sleeptest.Hugetlb)
+		if why := b.Inspect(sleeptest.Hugetlb).GetRest().GetResident(); len(why) == 0 || why[0].GetWhy() != "huge pages (hugetlb)" || why[0].GetBytes() != 4<<20 {
 			t.Errorf("the huge pages are not named: %v", why)
 		}
 		if got := b.ask(addr, sleeptest.Sum); got != sum {
@@ -42,11 +42,11 @@ func TestAWakingContainerWithoutRoomEnds(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		b := newBed(t)
 		b.run("web", "--memory", "256m", "--restart", "no")
-		b.cli("sleep", "web")
-		b.cli("update", "--memory", "16m", "--memory-swap", "16m", "web")
+		b.Must("sleep", "web")
+		b.Must("update", "--memory", "16m", "--memory-swap", "16m", "web")
 		_, _ = b.CLI("wake", "web")
-		roottest.Eventually(t, "the end of the container", func() bool { return b.inspect("web").GetState() == "exited" })
-		why := b.cli("why", "web")
+		roottest.Eventually(t, "the end of the container", func() bool { return b.Inspect("web").GetState() == "exited" })
+		why := b.Must("why", "web")
 		if !strings.Contains(why, "memory") {
 			t.Errorf("why does not name its memory: %s", why)
 		}
@@ -62,11 +62,11 @@ func TestAWakingProcessDumpsCore(t *testing.T) {
 		b := newBed(t)
 		for _, signal := range []string{"QUIT", "ABRT", "KILL"} {
 			b.run("web", "--restart", "no", "--ulimit", "core=-1", "-e", "GOTRACEBACK=crash", "-w", "/tmp")
-			b.cli("sleep", "web")
-			b.cli("kill", "--signal", signal, "web")
-			roottest.Eventually(t, "the end of the container", func() bool { return b.inspect("web").GetState() == "exited" })
-			t.Log(signal, b.inspect("web").GetAutopsy())
-			b.cli("rm", "web")
+			b.Must("sleep", "web")
+			b.Must("kill", "--signal", signal, "web")
+			roottest.Eventually(t, "the end of the container", func() bool { return b.Inspect("web").GetState() == "exited" })
+			t.Log(signal, b.Inspect("web").GetAutopsy())
+			b.Must("rm", "web")
 		}
 		roottest.Eventually(t, "the end of the page servers", func() bool { return len(pagesPrograms(t, "serve")) == 0 })
 		b.Check()
@@ -78,15 +78,15 @@ func TestTooManyProcessesStayAwake(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		b := newBed(t)
 		const script = `a=$(head -c 300000 /dev/zero | tr '\0' x); i=0; while [ $i -lt 516 ]; do (read x </hold; echo $a$x >/dev/null) & i=$((i+1)); done; echo ready; wait`
-		b.cli("run", "-d", "--name", "many", b.image, "sh", "-c", "mkfifo /hold; exec 9<>/hold; "+script)
-		roottest.Eventually(t, "its processes", func() bool { return strings.Contains(b.cli("logs", "many"), "ready") })
+		b.Must("run", "-d", "--name", "many", b.image, "sh", "-c", "mkfifo /hold; exec 9<>/hold; "+script)
+		roottest.Eventually(t, "its processes", func() bool { return strings.Contains(b.Must("logs", "many"), "ready") })
 		if out, err := b.CLI("sleep", "many"); err == nil || !strings.Contains(err.Error(), "more than 512 processes") {
 			t.Errorf("the sleep of 517 processes: %s, %v", out, err)
 		}
-		if c := b.inspect("many"); c.GetState() != "running" {
+		if c := b.Inspect("many"); c.GetState() != "running" {
 			t.Errorf("after the refusal it is %s", c.GetState())
 		}
-		b.cli("rm", "-f", "many")
+		b.Must("rm", "-f", "many")
 		b.Check()
 	})
 }
