@@ -6,6 +6,9 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
 	"github.com/longshore/longshore/internal/checkpoint"
 	"github.com/longshore/longshore/internal/checkpoint/criurun"
 	"github.com/longshore/longshore/internal/control"
@@ -15,6 +18,7 @@ import (
 	"github.com/longshore/longshore/internal/image"
 	"github.com/longshore/longshore/internal/restart"
 	"github.com/longshore/longshore/internal/runtime/native"
+	"github.com/longshore/longshore/internal/runtime/native/seccomp"
 )
 
 // openCheckpoints opens the part that makes checkpoints, by CRIU.
@@ -33,6 +37,10 @@ func openCheckpoints(n *node) error {
 				return img.Names[0]
 			}
 			return ""
+		},
+		Filter: func(s *specs.LinuxSeccomp) ([]unix.SockFilter, error) {
+			f, err := seccomp.Compile(s)
+			return f.Program, err
 		},
 		Restorable: func(name string) bool {
 			for _, rt := range n.runtimes.usable {

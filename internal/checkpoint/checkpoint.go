@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/atomicfile"
@@ -31,6 +32,7 @@ type Cgroups interface {
 	Pids(ctx context.Context, ref core.CgroupRef) ([]int, error)
 	Stats(ctx context.Context, ref core.CgroupRef, want core.StatsFields) (core.Stats, error)
 	Mode() core.CgroupMode
+	Kill(ctx context.Context, ref core.CgroupRef) error
 }
 
 // Layers reads the changes of root file systems.
@@ -52,6 +54,8 @@ type Options struct {
 	Layers   Layers
 	// Restorable reports whether containers of a runtime can be restored. nil allows all.
 	Restorable func(runtime string) bool
+	// Filter compiles the seccomp filter of a container. nil compares no filters.
+	Filter func(*specs.LinuxSeccomp) ([]unix.SockFilter, error)
 	// ImageName returns the name of a container's image, "" if it has none. nil knows none.
 	ImageName func(ctx context.Context, c *core.Container) string
 	// Reserve is how many bytes of Root's file system stay free.
@@ -283,7 +287,15 @@ const (
 )
 
 // Settle implements core.Checkpointer.
-func (c *Checkpointer) Settle(ctx context.Context, id core.ID) error {
+func (c *Checkpointer) Settle(ctx context.Context, ct *core.Container) error {
+	if cp := ct.LastCheckpoint(); cp != nil && cp.Phase == core.CheckpointRestoring {
+		return c.settle(ctx, ct.ID, func() error { return c.o.Cgroups.Kill(ctx, ct.Cgroup) })
+	}
+	return c.settle(ctx, ct.ID, func() error { return nil })
+}
+
+// settle waits for the end of CRIU. It calls kill again and again: CRIU joins the cgroup of a restored container.
+func (c *Checkpointer) settle(ctx context.Context, id core.ID, kill func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, defaultTimeout)
 	defer cancel()
 	f, err := os.OpenFile(filepath.Join(c.work(id), lockFile), os.O_RDWR, 0)
@@ -300,6 +312,9 @@ func (c *Checkpointer) Settle(ctx context.Context, id core.ID) error {
 			if err == nil {
 				c.adopt(id)
 			}
+			return err
+		}
+		if err := kill(); err != nil && !errdefs.IsNotFound(err) {
 			return err
 		}
 		select {

@@ -42,7 +42,7 @@ func (c *Checkpointer) Dump(ctx context.Context, req core.DumpRequest) (core.Dum
 	}
 	clean := context.WithoutCancel(ctx)
 	// CRIU may still work, if the keeper has died.
-	return core.Dumped{}, errors.Join(err, c.Settle(clean, id), c.Remove(clean, id))
+	return core.Dumped{}, errors.Join(err, c.settle(clean, id, func() error { return nil }), c.Remove(clean, id))
 }
 
 func (c *Checkpointer) dump(ctx context.Context, req core.DumpRequest) (out core.Dumped, err error) {
@@ -69,7 +69,7 @@ func (c *Checkpointer) dump(ctx context.Context, req core.DumpRequest) (out core
 			return out, err
 		}
 	}
-	for _, do := range []func(context.Context) error{dm.mounts, dm.files, dm.namespaces, dm.root, dm.describe} {
+	for _, do := range []func(context.Context) error{dm.mounts, dm.files, dm.namespaces, dm.connections, dm.root, dm.describe} {
 		if err := do(ctx); err != nil {
 			return out, err
 		}
@@ -184,6 +184,15 @@ func namespaceOf(pid int, kind string) (string, error) {
 	return inode, nil
 }
 
+// connections finds the addresses of the container's TCP connections.
+func (m *dump) connections(ctx context.Context) error {
+	pids, err := m.c.o.Cgroups.Pids(ctx, m.req.Container.Cgroup)
+	if err == nil {
+		m.d.Addresses, err = connected(pids)
+	}
+	return err
+}
+
 // root stores the changes of the root file system.
 func (m *dump) root(ctx context.Context) error {
 	ct := &m.req.Container
@@ -276,7 +285,6 @@ func (m *dump) describe(ctx context.Context) error {
 	status := map[string]any{}
 	var subnets []map[string]string
 	for _, a := range sb.Network.Addrs {
-		m.d.Addresses = append(m.d.Addresses, a.String())
 		subnets = append(subnets, map[string]string{"ipnet": a.String() + "/" + strconv.Itoa(a.BitLen())})
 	}
 	if len(subnets) > 0 {

@@ -1,9 +1,12 @@
 package checkpoint
 
 import (
+	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"os"
 	"path"
 	"path/filepath"
@@ -145,4 +148,65 @@ func mountID(pid int, fd string) (string, error) {
 		}
 	}
 	return "", fmt.Errorf("no mount of descriptor %s of process %d", fd, pid)
+}
+
+// connected returns the local addresses of the TCP connections of processes in one network namespace, without those on loopback.
+func connected(pids []int) ([]string, error) {
+	sockets := map[string]bool{}
+	var from []byte
+	for _, pid := range pids {
+		fds, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
+		if errors.Is(err, fs.ErrNotExist) || len(fds) == 0 && err == nil {
+			continue // it has ended
+		}
+		if err != nil {
+			return nil, err
+		}
+		for _, fd := range fds {
+			link, _ := os.Readlink(fmt.Sprintf("/proc/%d/fd/%s", pid, fd.Name()))
+			if inode, ok := strings.CutPrefix(link, "socket:["); ok {
+				sockets[strings.TrimSuffix(inode, "]")] = true
+			}
+		}
+		if len(sockets) == 0 || len(from) > 0 {
+			continue
+		}
+		for _, table := range []string{"tcp", "tcp6"} {
+			b, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/%s", pid, table))
+			if err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return nil, err
+			}
+			from = append(from, b...)
+		}
+	}
+	var list []string
+	for line := range strings.Lines(string(from)) {
+		if a, ok := connection(line, sockets); ok && !slices.Contains(list, a) {
+			list = append(list, a)
+		}
+	}
+	slices.Sort(list)
+	return list, nil
+}
+
+// connection returns the local address in a line of /proc/net/tcp or tcp6, if it is a connection of one of the sockets.
+func connection(line string, sockets map[string]bool) (string, bool) {
+	f := strings.Fields(line)
+	const listening = "0A"
+	if len(f) < 10 || !sockets[f[9]] || f[3] == listening {
+		return "", false
+	}
+	text, _, _ := strings.Cut(f[1], ":")
+	b, err := hex.DecodeString(text)
+	if err != nil || len(b)%4 != 0 {
+		return "", false
+	}
+	for word := range slices.Chunk(b, 4) { // each is a number in the order of the machine
+		binary.BigEndian.PutUint32(word, binary.NativeEndian.Uint32(word))
+	}
+	a, ok := netip.AddrFromSlice(b)
+	if a = a.Unmap(); !ok || a.IsLoopback() {
+		return "", false
+	}
+	return a.String(), true
 }

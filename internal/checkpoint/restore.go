@@ -22,6 +22,32 @@ import (
 	"github.com/longshore/longshore/internal/treecopy"
 )
 
+// Fits implements core.Checkpointer.
+func (c *Checkpointer) Fits(_ context.Context, req core.RestoreRequest) error {
+	_, _, err := c.fitting(&req)
+	return err
+}
+
+// fitting returns the description of a container's checkpoint and the container's spec, after it has compared them.
+func (c *Checkpointer) fitting(req *core.RestoreRequest) (*description, *specs.Spec, error) {
+	ct := &req.Container
+	d, err := c.complete(ct.ID)
+	if err != nil {
+		return nil, nil, err
+	}
+	spec, err := ocispec.BundleSpec(ct.Bundle)
+	if err == nil {
+		err = c.storable(ct, spec)
+	}
+	if err == nil {
+		err = fits(&d, req, spec)
+	}
+	if err == nil {
+		err = c.examineFilters(ct.ID, spec)
+	}
+	return &d, spec, err
+}
+
 // Restore implements core.Checkpointer.
 func (c *Checkpointer) Restore(ctx context.Context, req core.RestoreRequest) (int, error) {
 	program, err := c.probe.path(ctx)
@@ -29,18 +55,8 @@ func (c *Checkpointer) Restore(ctx context.Context, req core.RestoreRequest) (in
 		return 0, err
 	}
 	ct := &req.Container
-	d, err := c.complete(ct.ID)
+	d, spec, err := c.fitting(&req)
 	if err != nil {
-		return 0, err
-	}
-	spec, err := ocispec.BundleSpec(ct.Bundle)
-	if err != nil {
-		return 0, err
-	}
-	if err := c.storable(ct, spec); err != nil {
-		return 0, err
-	}
-	if err := fits(&d, &req, spec); err != nil {
 		return 0, err
 	}
 	mounts, err := os.Open(fmt.Sprintf("/proc/%d/ns/mnt", ct.Main.Pid))
@@ -60,21 +76,29 @@ func (c *Checkpointer) Restore(ctx context.Context, req core.RestoreRequest) (in
 	if err != nil {
 		return 0, err
 	}
-	launch, err := c.restoreLaunch(&d, &req, spec, work, program, mounts)
+	launch, err := c.restoreLaunch(d, &req, spec, work, program, mounts)
+	if err != nil {
+		return 0, err
+	}
+	g, err := newGate(c.dir(ct.ID), work)
 	if err != nil {
 		return 0, err
 	}
 	// The waiting process has done its part: its mounts stay with the open namespace.
 	if err := req.Vacate(ctx); err != nil {
-		return 0, err
+		return 0, errors.Join(err, g.close())
 	}
 	ctx, cancel := context.WithTimeout(ctx, defaultTimeout)
 	defer cancel()
-	made, err := c.o.Launcher.LaunchCommand(ctx, launch)
+	pid, err := c.launchChecked(ctx, g, launch, ct, func(criu, first int) error { return c.examine(ctx, ct, spec, criu, first) })
 	if err != nil {
-		return 0, errors.Join(failure("make its processes", filepath.Join(work, restoreLog), err), c.Settle(context.WithoutCancel(ctx), ct.ID))
+		if !errdefs.IsPermissionDenied(err) {
+			err = failure("make its processes", filepath.Join(work, restoreLog), err)
+		}
+		clean := context.WithoutCancel(ctx)
+		return 0, errors.Join(err, c.settle(clean, ct.ID, func() error { return c.o.Cgroups.Kill(clean, ct.Cgroup) }))
 	}
-	return made.Pid, os.RemoveAll(work)
+	return pid, os.RemoveAll(work)
 }
 
 // restoreLog is the name of CRIU's log of a restore.
@@ -181,6 +205,7 @@ func (c *Checkpointer) restoreLaunch(d *description, req *core.RestoreRequest, s
 	j.Args = []string{
 		program, "restore", "--no-default-config", "--images-dir", filepath.Join(c.dir(ct.ID), archive.Images), "--work-dir", work, "--log-file", restoreLog, "-v2",
 		"--manage-cgroups=ignore", "--root", filepath.Join(ct.Bundle, "rootfs"), "--restore-detached", "--pidfile", l.PidFile, "--link-remap",
+		"--action-script", filepath.Join(c.dir(ct.ID), scriptFile),
 	}
 	for _, m := range d.Mounts {
 		j.Mounts = append(j.Mounts, criurun.Mount{Target: m.Target, Name: m.Name})

@@ -17,12 +17,15 @@ type Checkpointer interface {
 	// End of the request Dump may kill the processes at its end, otherwise they stay frozen. After an error they
 	// are as before, and there is no checkpoint.
 	Dump(ctx context.Context, req DumpRequest) (Dumped, error)
-	// Settle returns when nothing works any more for a call of Dump or Restore of an earlier agent.
-	Settle(ctx context.Context, id ID) error
+	// Settle returns when nothing works any more for a call of Dump or Restore of an earlier agent. It kills the
+	// processes of a Restore.
+	Settle(ctx context.Context, c *Container) error
 	// Restore makes the processes of the checkpoint of a container, and returns the pid of the first one. It
 	// calls Vacate of the request when it needs the container's waiting process no longer. After an error
 	// none of the processes is left.
 	Restore(ctx context.Context, req RestoreRequest) (pid int, err error)
+	// Fits returns the reason why a container cannot get the processes of its checkpoint.
+	Fits(ctx context.Context, req RestoreRequest) error
 	// Export writes a checkpoint as a tar. NotFound.
 	Export(ctx context.Context, id ID, w io.Writer) error
 	// Import reads such a tar. InvalidArgument for one that is none, or is of another program.
@@ -43,6 +46,12 @@ type CheckpointVerbs interface {
 	// Checkpoint stores the processes of a running or paused container. They continue afterwards, unless the
 	// options end them. After an error they run as before.
 	Checkpoint(ctx context.Context, id ID, o CheckpointOptions) error
+	// CheckpointTogether is Checkpoint for containers of one sandbox, all stored as they are at one moment. Either
+	// all have a checkpoint, or none has.
+	CheckpointTogether(ctx context.Context, ids []ID, o CheckpointOptions) error
+	// Prepare gives a checkpoint to a created container with Config.Restore. Restore then starts the container, with these
+	// options. FailedPrecondition if the checkpoint does not fit.
+	Prepare(ctx context.Context, id ID, from Imported, o RestoreOptions) error
 	// Restore continues the processes of a container's checkpoint, in place of a start of its program. The
 	// container is created. After an error it has ended, and its autopsy has the reason.
 	Restore(ctx context.Context, id ID, o RestoreOptions) error

@@ -93,6 +93,9 @@ type ContainerConfig struct {
 	// SleepAfter puts the container to sleep when it has been idle for this time; 0 does not. Without a value the engine
 	// reads SleepAfterLabel, and the sandbox's value counts.
 	SleepAfter time.Duration `json:"sleep_after,omitempty"`
+	// Restore makes a container that never starts its program, but continues the processes of a checkpoint: see
+	// CheckpointVerbs.Prepare.
+	Restore bool `json:"restore,omitempty"`
 	// Run starts the program in the same call, which saves a call of StartContainer. A program
 	// that cannot be started fails the create.
 	Run bool `json:"run,omitempty"`

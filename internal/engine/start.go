@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/containerd/errdefs"
+
 	"github.com/longshore/longshore/internal/autopsy"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine/restarts"
@@ -47,8 +49,11 @@ func (c view) start(ctx context.Context, ct *core.Container, policy bool) error 
 	if err := step(&cur, core.VerbStart); err != nil {
 		return err
 	}
-	if policy && cur.Restarts.Due.IsZero() {
+	switch {
+	case policy && cur.Restarts.Due.IsZero():
 		return restarts.ErrNotDue
+	case cur.Config.Restore:
+		return fmt.Errorf("it continues a checkpoint: %w", errdefs.ErrFailedPrecondition)
 	}
 	rt, err := e.runtime(cur.Runtime)
 	if err != nil {

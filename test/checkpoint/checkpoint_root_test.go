@@ -8,10 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
-
-	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 	"github.com/longshore/longshore/internal/roottest"
 	"github.com/longshore/longshore/test/nodetest"
 )
@@ -21,58 +17,35 @@ const counter = `i=0; echo changed > /kept; rm /bin/yes; while :; do i=$((i+1));
 
 // bed is a node with CRIU.
 type bed struct {
-	*nodetest.Node
-	t     *testing.T
+	*nodetest.Bed
 	image string
-	api   longshorev1.ContainersClient
 }
 
 func newBed(t *testing.T) *bed {
+	t.Helper()
+	b := bedOf(t, nodetest.Options{})
+	b.image = b.Busybox(t)
+	return b
+}
+
+// bedOf returns a bed without its image.
+func bedOf(t *testing.T, o nodetest.Options) *bed {
 	t.Helper()
 	criu := os.Getenv("CRIU")
 	if criu == "" {
 		t.Skip("no CRIU: the environment variable CRIU does not name one")
 	}
-	n := nodetest.Start(t, nodetest.Options{Config: "[network]\nmode = \"builtin\"\n[checkpoint]\nprogram = " + strconv.Quote(criu) + "\n"})
-	conn, err := grpc.NewClient("unix:"+filepath.Join(n.State, "control.sock"), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close() })
-	return &bed{Node: n, t: t, image: n.Busybox(t), api: longshorev1.NewContainersClient(conn)}
-}
-
-func (b *bed) cli(args ...string) string {
-	b.t.Helper()
-	out, err := b.CLI(args...)
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	return out
-}
-
-// find returns a container, or nil.
-func (b *bed) find(name string) *longshorev1.Container {
-	b.t.Helper()
-	resp, err := b.api.ListContainers(b.t.Context(), &longshorev1.ListContainersRequest{All: true})
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	for _, c := range resp.GetContainers() {
-		if c.GetName() == name {
-			return c
-		}
-	}
-	return nil
+	o.Config = "[network]\nmode = \"builtin\"\n[checkpoint]\nprogram = " + strconv.Quote(criu) + "\n" + o.Config
+	return &bed{Bed: nodetest.NewBed(t, o)}
 }
 
 // numbers returns the output of a counter.
 func (b *bed) numbers(name string) (list []int) {
-	b.t.Helper()
-	for line := range strings.Lines(b.cli("logs", name)) {
+	b.T.Helper()
+	for line := range strings.Lines(b.Must("logs", name)) {
 		n, err := strconv.Atoi(strings.TrimSpace(line))
 		if err != nil {
-			b.t.Fatalf("%s printed %q", name, line)
+			b.T.Fatalf("%s printed %q", name, line)
 		}
 		list = append(list, n)
 	}
@@ -81,13 +54,13 @@ func (b *bed) numbers(name string) (list []int) {
 
 // counts waits until a counter has printed more numbers, and checks that none is missing or twice.
 func (b *bed) counts(name string, first int) int {
-	b.t.Helper()
+	b.T.Helper()
 	from := len(b.numbers(name))
 	var list []int
-	roottest.Eventually(b.t, name+" counts", func() bool { list = b.numbers(name); return len(list) > from+3 })
+	roottest.Eventually(b.T, name+" counts", func() bool { list = b.numbers(name); return len(list) > from+3 })
 	for i, n := range list {
 		if n != first+i {
-			b.t.Fatalf("%s printed %d after %d numbers from %d", name, n, i, first)
+			b.T.Fatalf("%s printed %d after %d numbers from %d", name, n, i, first)
 		}
 	}
 	return list[len(list)-1]
@@ -95,10 +68,10 @@ func (b *bed) counts(name string, first int) int {
 
 // whole checks that records and node agree, and that no file of a call of CRIU is left.
 func (b *bed) whole() {
-	b.t.Helper()
-	b.cli("check")
+	b.T.Helper()
+	b.Must("check")
 	if left, err := os.ReadDir(filepath.Join(b.State, "checkpoints")); err == nil && len(left) > 0 {
-		b.t.Errorf("left %v", left)
+		b.T.Errorf("left %v", left)
 	}
 }
 
@@ -106,23 +79,23 @@ func (b *bed) whole() {
 func TestACounterContinues(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		b := newBed(t)
-		b.cli("run", "-d", "--name", "c", b.image, "sh", "-c", counter)
+		b.Must("run", "-d", "--name", "c", b.image, "sh", "-c", counter)
 		b.counts("c", 1)
-		b.cli("checkpoint", "c")
-		c := b.find("c")
+		b.Must("checkpoint", "c")
+		c := b.Find("c")
 		if c.GetState() != "exited" || c.GetAutopsy().GetAsked().GetCall() != "its checkpoint" || !c.GetCheckpoint().GetKept() {
 			t.Fatalf("after its checkpoint: %v", c)
 		}
-		b.cli("restore", "c")
+		b.Must("restore", "c")
 		b.counts("c", 1) // not a number is missing or printed twice
-		if out := b.cli("exec", "c", "cat", "/kept"); out != "changed\n" {
+		if out := b.Must("exec", "c", "cat", "/kept"); out != "changed\n" {
 			t.Errorf("its file has %q", out)
 		}
 
 		file := filepath.Join(t.TempDir(), "c.tar")
-		b.cli("checkpoint", "--leave-running", "--export", file, "c")
+		b.Must("checkpoint", "--leave-running", "--export", file, "c")
 		last := b.counts("c", 1)
-		b.cli("restore", "--name", "d", file)
+		b.Must("restore", "--name", "d", file)
 		first := 0
 		roottest.Eventually(t, "d counts", func() bool {
 			list := b.numbers("d")
@@ -136,12 +109,12 @@ func TestACounterContinues(t *testing.T) {
 			t.Errorf("d began with %d, c is at %d", first, last)
 		}
 		b.counts("d", first)
-		if out := b.cli("exec", "d", "sh", "-c", "cat /kept; ls /bin/yes 2>&1; cat /proc/self/cgroup | head -1"); !strings.HasPrefix(out, "changed\nls: /bin/yes: No such file") || !strings.HasSuffix(out, ":/\n") {
+		if out := b.Must("exec", "d", "sh", "-c", "cat /kept; ls /bin/yes 2>&1; cat /proc/self/cgroup | head -1"); !strings.HasPrefix(out, "changed\nls: /bin/yes: No such file") || !strings.HasSuffix(out, ":/\n") {
 			t.Errorf("in d: %q", out)
 		}
 		b.shows(file)
-		b.cli("stop", "-t", "0", "d")
-		b.cli("rm", "-f", "c", "d")
+		b.Must("stop", "-t", "0", "d")
+		b.Must("rm", "-f", "c", "d")
 		b.whole()
 		if left, err := os.ReadDir(filepath.Join(b.Root, "checkpoints")); err != nil || len(left) > 0 {
 			t.Errorf("left %v, %v", left, err)
@@ -151,15 +124,15 @@ func TestACounterContinues(t *testing.T) {
 
 // shows compares checkpointctl's view of an archive, if there is a checkpointctl.
 func (b *bed) shows(file string) {
-	b.t.Helper()
+	b.T.Helper()
 	ctl := os.Getenv("CHECKPOINTCTL")
 	if ctl == "" {
 		return
 	}
 	for _, args := range [][]string{{"show", file}, {"inspect", "--all", file}} {
-		out, err := exec.CommandContext(b.t.Context(), ctl, args...).CombinedOutput()
+		out, err := exec.CommandContext(b.T.Context(), ctl, args...).CombinedOutput()
 		if err != nil || !strings.Contains(string(out), "busybox") {
-			b.t.Errorf("checkpointctl %v: %v\n%s", args, err, out)
+			b.T.Errorf("checkpointctl %v: %v\n%s", args, err, out)
 		}
 	}
 }
@@ -168,8 +141,8 @@ func (b *bed) shows(file string) {
 func TestWhatCannotBeStoredRunsOn(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		b := newBed(t)
-		b.cli("run", "-d", "-t", "--name", "tty", b.image, "sleep", "1000")
-		b.cli("run", "-d", "--rm", "--name", "once", b.image, "sleep", "1000")
+		b.Must("run", "-d", "-t", "--name", "tty", b.image, "sleep", "1000")
+		b.Must("run", "-d", "--rm", "--name", "once", b.image, "sleep", "1000")
 		for name, words := range map[string]string{"tty": "terminal", "once": "removed when it ends", "nobody": "not found"} {
 			if out, err := b.CLI("checkpoint", name); err == nil || !strings.Contains(err.Error(), words) {
 				t.Errorf("%s: %s, %v", name, out, err)
@@ -178,8 +151,8 @@ func TestWhatCannotBeStoredRunsOn(t *testing.T) {
 		if _, err := b.CLI("restore", "tty"); err == nil || !strings.Contains(err.Error(), "no checkpoint") {
 			t.Errorf("restore without a checkpoint: %v", err)
 		}
-		b.cli("run", "-d", "--name", "listed", "--egress", "none", b.image, "sleep", "1000")
-		b.cli("checkpoint", "listed")
+		b.Must("run", "-d", "--name", "listed", "--egress", "none", b.image, "sleep", "1000")
+		b.Must("checkpoint", "listed")
 		if out, err := b.CLI("restore", "listed"); err == nil || !strings.Contains(err.Error(), "has an egress list") {
 			t.Errorf("a restore under an egress list: %s, %v", out, err)
 		}
@@ -191,7 +164,7 @@ func TestWhatCannotBeStoredRunsOn(t *testing.T) {
 			t.Errorf("restore of no tar: %v", err)
 		}
 		for _, name := range []string{"tty", "once"} {
-			if c := b.find(name); c.GetState() != "running" {
+			if c := b.Find(name); c.GetState() != "running" {
 				t.Errorf("%v", c)
 			}
 		}

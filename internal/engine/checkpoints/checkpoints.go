@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -41,69 +42,148 @@ func (v Verbs) Able(ctx context.Context) error {
 // Checkpoint stores the processes of a running or paused container. They continue afterwards, unless the
 // options end them. After an error they run as before.
 func (v Verbs) Checkpoint(ctx context.Context, id core.ID, o core.CheckpointOptions) error {
-	ct, err := v.Scope.Container(id)
-	if err == nil {
-		err = v.Able(ctx)
+	return v.CheckpointTogether(ctx, []core.ID{id}, o)
+}
+
+// CheckpointTogether is Checkpoint for containers of one sandbox, all stored as they are at one moment. Either
+// all have a checkpoint, or none has.
+func (v Verbs) CheckpointTogether(ctx context.Context, ids []core.ID, o core.CheckpointOptions) error {
+	err := v.Able(ctx)
+	if err == nil && (len(ids) == 0 || len(slices.Compact(slices.Sorted(slices.Values(ids)))) != len(ids)) {
+		err = fmt.Errorf("no container is named, or one twice: %w", errdefs.ErrInvalidArgument)
 	}
 	if err == nil {
-		err = v.Wake(ctx, id)
+		err = v.permitted(ctx, ids, func() error { return v.checkpoint(ctx, ids, o) })
 	}
-	if err == nil {
-		err = v.Perform(ctx, &core.Operation{Verb: core.VerbCheckpoint, Container: &ct}, func() error { return v.checkpoint(ctx, id, o) })
-	}
-	if err == nil && o.End {
-		_, err = v.Await(ctx, core.Ref{Container: id})
+	for _, id := range ids {
+		if err == nil && o.End {
+			_, err = v.Await(ctx, core.Ref{Container: id})
+		}
 	}
 	if err != nil {
-		return fmt.Errorf("checkpoint container %s: %w", id, err)
+		return fmt.Errorf("checkpoint container %s: %w", strings.Join(texts(ids), ", "), err)
 	}
 	return nil
 }
 
-func (v Verbs) checkpoint(ctx context.Context, id core.ID, o core.CheckpointOptions) error {
-	ct, unlock, err := v.Scope.LockedContainer(ctx, id)
+func texts(ids []core.ID) (list []string) {
+	for _, id := range ids {
+		list = append(list, string(id))
+	}
+	return list
+}
+
+// permitted asks the policies about a checkpoint of each container, wakes those that sleep, and calls do.
+func (v Verbs) permitted(ctx context.Context, ids []core.ID, do func() error) error {
+	if len(ids) == 0 {
+		return do()
+	}
+	ct, err := v.Scope.Container(ids[0])
+	if err != nil {
+		return err
+	}
+	return v.Perform(ctx, &core.Operation{Verb: core.VerbCheckpoint, Container: &ct}, func() error {
+		if err := v.Wake(ctx, ids[0]); err != nil {
+			return err
+		}
+		return v.permitted(ctx, ids[1:], do)
+	})
+}
+
+// group are containers that are stored together.
+type group struct {
+	v      Verbs
+	o      core.CheckpointOptions
+	sb     core.Sandbox
+	all    []core.Container // as they were before
+	begun  int              // the number of those that have a record of the checkpoint
+	dumped []core.Dumped    // the results of the first ones
+}
+
+func (v Verbs) checkpoint(ctx context.Context, ids []core.ID, o core.CheckpointOptions) error {
+	_, unlock, err := v.Scope.LockedContainer(ctx, ids[0])
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	// With this lock held, the end of its processes is recorded after its reason.
-	unlock2, err := v.Launching(ctx, core.Ref{Container: id})
+	g := &group{v: v, o: o}
+	for _, id := range ids {
+		// With this lock held, the end of its processes is recorded after its reason.
+		unlock, err := v.Launching(ctx, core.Ref{Container: id})
+		if err != nil {
+			return err
+		}
+		defer unlock()
+		ct, err := v.Scope.Container(id)
+		if err == nil {
+			err = v.storable(&ct)
+		}
+		if err != nil {
+			return err
+		}
+		if g.all = append(g.all, ct); ct.Sandbox != g.all[0].Sandbox {
+			return fmt.Errorf("container %s is of another sandbox: %w", id, errdefs.ErrInvalidArgument)
+		}
+	}
+	if g.sb, err = v.Scope.Sandbox(g.all[0].Sandbox); err == nil {
+		err = g.dump(ctx)
+	}
+	ctx = context.WithoutCancel(ctx)
 	if err != nil {
-		return err
+		return errors.Join(err, g.undo(ctx))
 	}
-	defer unlock2()
-	if err := v.storable(&ct); err != nil {
-		return err
+	for i := range g.all {
+		err = errors.Join(err, v.complete(ctx, &g.all[i], g.dumped[i], o.End))
 	}
-	sb, err := v.Scope.Sandbox(ct.Sandbox)
-	if err != nil {
-		return err
+	return err
+}
+
+// dump freezes all containers, and stores one after the other.
+func (g *group) dump(ctx context.Context) error {
+	for i := range g.all {
+		if err := g.begin(&g.all[i]); err != nil {
+			return err
+		}
+		g.begun++
 	}
-	// The record comes first, so that the next agent lets the container continue if this one dies.
+	for i := range g.all {
+		if err := g.v.Cgroups.Freeze(ctx, g.all[i].Cgroup, true); err != nil {
+			return err
+		}
+	}
+	for i := range g.all {
+		done, err := g.v.Checkpointer.Dump(ctx, core.DumpRequest{Container: g.all[i], Sandbox: g.sb, CheckpointOptions: g.o})
+		if err != nil {
+			return err
+		}
+		g.dumped = append(g.dumped, done)
+	}
+	return nil
+}
+
+// begin records that the checkpoint of a container begins. The record comes first, so that the next agent lets the container continue
+// if this one dies.
+func (g *group) begin(ct *core.Container) error {
 	was := ct.State == core.ContainerPaused
-	err = v.change(id, func(c *core.Container, n *scope.Change) error {
+	return g.v.change(ct.ID, func(c *core.Container, n *scope.Change) error {
 		if !was {
 			if err := step(c, core.VerbPause); err != nil {
 				return err
 			}
 			n.Add(core.Event{Kind: core.EventContainerPaused, Note: "for a checkpoint"})
 		}
-		c.SetCheckpoint(&core.Checkpoint{Phase: core.CheckpointDumping, At: now(), TCP: o.TCP, Paused: was, End: o.End})
-		v.Scope.Forced(n, &c.Meta, scope.By{Verb: string(core.VerbCheckpoint)})
+		c.SetCheckpoint(&core.Checkpoint{Phase: core.CheckpointDumping, At: now(), TCP: g.o.TCP, Paused: was, End: g.o.End})
+		g.v.Scope.Forced(n, &c.Meta, scope.By{Verb: string(core.VerbCheckpoint)})
 		return nil
 	})
-	if err != nil {
-		return err
+}
+
+// undo lets all containers continue without a checkpoint.
+func (g *group) undo(ctx context.Context) (err error) {
+	for i := range g.begun {
+		err = errors.Join(err, g.v.Checkpointer.Remove(ctx, g.all[i].ID), g.v.goOn(ctx, &g.all[i], nil))
 	}
-	var done core.Dumped
-	if err = v.Cgroups.Freeze(ctx, ct.Cgroup, true); err == nil {
-		done, err = v.Checkpointer.Dump(ctx, core.DumpRequest{Container: ct, Sandbox: sb, CheckpointOptions: o})
-	}
-	ctx = context.WithoutCancel(ctx)
-	if err != nil {
-		return errors.Join(err, v.goOn(ctx, &ct, nil))
-	}
-	return v.complete(ctx, &ct, done, o.End)
+	return err
 }
 
 // storable returns the reason why a container cannot be stored now.

@@ -44,15 +44,18 @@ func (v Verbs) restore(ctx context.Context, id core.ID, o core.RestoreOptions) e
 	if ct, err = v.Scope.Container(id); err != nil { // its process may have ended meanwhile
 		return err
 	}
-	if err := restorable(&ct); err != nil {
-		return err
-	}
 	sb, err := v.Scope.Sandbox(ct.Sandbox)
+	if err == nil {
+		err = restorable(&sb, &ct)
+	}
 	if err != nil {
 		return err
 	}
-	if len(sb.Config.Network.Egress) > 0 {
-		return fmt.Errorf("its sandbox has an egress list, which processes with the capabilities of a checkpoint could evade: %w", errdefs.ErrFailedPrecondition)
+	if ct.Config.Restore {
+		if cp := ct.LastCheckpoint(); cp == nil || !cp.Kept {
+			return fmt.Errorf("the checkpoint that it continues is not complete: %w", errdefs.ErrFailedPrecondition)
+		}
+		o = core.RestoreOptions{TCP: ct.LastCheckpoint().TCP, Root: true}
 	}
 	req := core.RestoreRequest{Container: ct, Sandbox: sb, Launch: core.Launch{Ref: ref, IO: ct.Config.IO}, TCP: o.TCP, Root: o.Root}
 	for i, cg := range []core.CgroupRef{ct.Cgroup, sb.Cgroup} {
@@ -92,6 +95,43 @@ func (v Verbs) restore(ctx context.Context, id core.ID, o core.RestoreOptions) e
 	return err
 }
 
+// Prepare gives a checkpoint to a created container with Config.Restore. Restore then starts the container, with these options.
+func (v Verbs) Prepare(ctx context.Context, id core.ID, from core.Imported, o core.RestoreOptions) error {
+	ct, unlock, err := v.Scope.LockedContainer(ctx, id)
+	if err == nil {
+		defer unlock()
+		err = v.prepare(ctx, &ct, from, o)
+	}
+	if err != nil {
+		return fmt.Errorf("prepare the restore of container %s: %w", id, err)
+	}
+	return nil
+}
+
+func (v Verbs) prepare(ctx context.Context, ct *core.Container, from core.Imported, o core.RestoreOptions) error {
+	if !ct.Config.Restore {
+		return fmt.Errorf("it starts its program: %w", errdefs.ErrFailedPrecondition)
+	}
+	sb, err := v.Scope.Sandbox(ct.Sandbox)
+	if err == nil {
+		err = restorable(&sb, ct)
+	}
+	if err == nil {
+		err = from.Give(ctx, ct.ID)
+	}
+	if err == nil {
+		err = v.Checkpointer.Fits(ctx, core.RestoreRequest{Container: *ct, Sandbox: sb, TCP: o.TCP, Root: o.Root})
+	}
+	if err != nil {
+		return err
+	}
+	return v.change(ct.ID, func(c *core.Container, n *scope.Change) error {
+		c.SetCheckpoint(&core.Checkpoint{At: from.Meta().At, TCP: o.TCP, Kept: true})
+		v.Scope.Forced(n, &c.Meta, scope.By{Verb: string(core.VerbRestore)})
+		return nil
+	})
+}
+
 // owner returns the owner of a container's standard streams, as the host sees it.
 func owner(sb *core.Sandbox, ct *core.Container) (uid, gid uint32, err error) {
 	spec, err := ocispec.BundleSpec(ct.Bundle)
@@ -104,8 +144,10 @@ func owner(sb *core.Sandbox, ct *core.Container) (uid, gid uint32, err error) {
 }
 
 // restorable returns the reason why a container cannot be restored now.
-func restorable(ct *core.Container) error {
+func restorable(sb *core.Sandbox, ct *core.Container) error {
 	switch {
+	case len(sb.Config.Network.Egress) > 0:
+		return fmt.Errorf("its sandbox has an egress list, which processes with the sockets of a checkpoint could evade: %w", errdefs.ErrFailedPrecondition)
 	case ct.State != core.ContainerCreated:
 		return fmt.Errorf("it is %s: %w", ct.State, errdefs.ErrFailedPrecondition)
 	case ct.Refused != nil:
@@ -193,7 +235,7 @@ func (v Verbs) Recover(ctx context.Context) error {
 }
 
 func (v Verbs) recoverOne(ctx context.Context, ct *core.Container) error {
-	if err := v.Checkpointer.Settle(ctx, ct.ID); err != nil {
+	if err := v.Checkpointer.Settle(ctx, ct); err != nil {
 		return err
 	}
 	if ct.LastCheckpoint().Phase == core.CheckpointRestoring {

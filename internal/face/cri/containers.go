@@ -22,34 +22,39 @@ import (
 )
 
 func (s *server) CreateContainer(ctx context.Context, req *v1.CreateContainerRequest) (*v1.CreateContainerResponse, error) {
-	if err := checkContainer(req); err != nil {
+	c, cfg, err := create(ctx, s, req, false)
+	if err != nil && !sameContainer(err, c, cfg) {
 		return nil, err
+	}
+	return &v1.CreateContainerResponse{ContainerId: string(c.ID)}, nil
+}
+
+// create creates a container, or one that continues a checkpoint.
+func create(ctx context.Context, s *server, req *v1.CreateContainerRequest, restore bool) (c core.Container, cfg core.ContainerConfig, err error) {
+	if err := checkContainer(req); err != nil {
+		return c, cfg, err
 	}
 	sb, err := storedSandbox(s.engine, req.GetPodSandboxId())
 	if err == nil {
 		err = made(sb)
 	}
 	if err != nil {
-		return nil, err
+		return c, cfg, err
 	}
-	cfg, err := s.containerConfig(ctx, req, sb)
-	if err != nil {
-		return nil, fmt.Errorf("create container %s: %w", req.GetConfig().GetMetadata().GetName(), err)
+	if cfg, err = s.containerConfig(ctx, req, sb); err != nil {
+		return c, cfg, fmt.Errorf("create container %s: %w", req.GetConfig().GetMetadata().GetName(), err)
 	}
+	cfg.Restore = restore
 	if len(cfg.IO.Sinks) > 0 {
 		if err := s.makeLogDir(cfg.IO.Sinks[0]); err != nil {
-			return nil, invalid.Errorf("log directory: %v", err)
+			return c, cfg, invalid.Errorf("log directory: %v", err)
 		}
 	}
 	unlogged := newLogs(cfg.IO.Sinks)
-	c, err := s.engine.CreateContainer(ctx, cfg)
-	if err != nil {
+	if c, err = s.engine.CreateContainer(ctx, cfg); err != nil {
 		removeEmpty(unlogged)
 	}
-	if err != nil && !sameContainer(err, c, cfg) {
-		return nil, err
-	}
-	return &v1.CreateContainerResponse{ContainerId: string(c.ID)}, nil
+	return c, cfg, err
 }
 
 // makeLogDir makes the directory of a container's log, which may be some levels
@@ -163,7 +168,12 @@ func (s *server) StartContainer(ctx context.Context, req *v1.StartContainerReque
 	if err != nil {
 		return nil, err
 	}
-	if err := s.engine.StartContainer(ctx, c.ID); err != nil {
+	if c.Config.Restore && s.checkpoints != nil {
+		err = s.checkpoints.Restore(ctx, c.ID, core.RestoreOptions{})
+	} else {
+		err = s.engine.StartContainer(ctx, c.ID)
+	}
+	if err != nil {
 		return nil, err
 	}
 	return &v1.StartContainerResponse{}, nil

@@ -19,24 +19,30 @@ import (
 )
 
 func (s *server) RunPodSandbox(ctx context.Context, req *v1.RunPodSandboxRequest) (*v1.RunPodSandboxResponse, error) {
-	cfg, err := sandboxConfig(s.cfg, req)
-	if err != nil {
+	sb, cfg, err := run(ctx, s, req)
+	if err != nil && !sameSandbox(err, sb, cfg) {
 		return nil, err
 	}
+	return &v1.RunPodSandboxResponse{PodSandboxId: string(sb.ID)}, nil
+}
+
+func run(ctx context.Context, s *server, req *v1.RunPodSandboxRequest) (sb core.Sandbox, cfg core.SandboxConfig, err error) {
+	if cfg, err = sandboxConfig(s.cfg, req); err != nil {
+		return sb, cfg, err
+	}
 	if _, err := s.pulledProfile(req.GetConfig().GetLinux().GetSecurityContext().GetSeccomp()); err != nil {
-		return nil, fmt.Errorf("run sandbox %s: %w", req.GetConfig().GetMetadata().GetName(), err)
+		return sb, cfg, fmt.Errorf("run sandbox %s: %w", req.GetConfig().GetMetadata().GetName(), err)
 	}
 	askLabels(&cfg, s.cfg.SELinux, req.GetConfig().GetLinux().GetSecurityContext())
 	if d := req.GetConfig().GetLogDirectory(); d != "" && s.as.paths == nil {
 		if err := os.MkdirAll(d, 0o755); err != nil {
-			return nil, invalid.Errorf("log directory: %v", err)
+			return sb, cfg, invalid.Errorf("log directory: %v", err)
 		}
 	}
-	sb, err := s.engine.CreateSandbox(ctx, cfg)
-	if err != nil && !sameSandbox(err, sb, cfg) {
-		return nil, fmt.Errorf("run sandbox %s: %w", req.GetConfig().GetMetadata().GetName(), err)
+	if sb, err = s.engine.CreateSandbox(ctx, cfg); err != nil {
+		err = fmt.Errorf("run sandbox %s: %w", req.GetConfig().GetMetadata().GetName(), err)
 	}
-	return &v1.RunPodSandboxResponse{PodSandboxId: string(sb.ID)}, nil
+	return sb, cfg, err
 }
 
 // sameSandbox reports whether err means that an earlier call of the very same request made this

@@ -67,11 +67,20 @@ func (p Program) Argv(l Launch) ([]string, error) {
 	return argv, nil
 }
 
-// Connect connects to a program, and gives it its content.
-func (p Program) Connect(ctx context.Context, addr string, mib int) (Client, error) {
+// Dial connects to a program that has its content.
+func (p Program) Dial(ctx context.Context, addr string) (Client, error) {
 	c, err := p.dial(ctx, addr)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", p.Name, err)
+	}
+	return c, nil
+}
+
+// Connect connects to a program, and gives it its content.
+func (p Program) Connect(ctx context.Context, addr string, mib int) (Client, error) {
+	c, err := p.Dial(ctx, addr)
+	if err != nil {
+		return nil, err
 	}
 	if err = c.One(ctx); err == nil && p.fill != nil {
 		err = p.fill(ctx, c, mib)
