@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/egress"
+	"github.com/longshore/longshore/internal/weaken"
 )
 
 // egressVerify is the chain of Verify.
@@ -24,6 +25,9 @@ const egressVerify = "verify"
 // those of its family refused. Without the table of Restrict it does nothing. It replaces the redirections of an earlier call. Packets with
 // egress.Mark pass.
 func Verify(namespace *os.File, list *egress.List, at [2]netip.Addr, ports [2]uint16) error {
+	if weaken.Off(weaken.EgressVerify) {
+		return nil
+	}
 	c, hangUp, err := dialOnce(namespace)
 	if err != nil {
 		return err
