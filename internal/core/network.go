@@ -23,6 +23,9 @@ type NetworkConfig struct {
 	// Egress has the entries of the sandbox's egress list, in the grammar of internal/egress. They are the only destinations of
 	// its connections. Without an entry all are open.
 	Egress []string `json:"egress,omitempty"`
+	// Metadata opens the addresses at which clouds give credentials to their machines, 169.254.169.254 and fd00:ec2::254, to a
+	// sandbox without a list.
+	Metadata bool `json:"metadata,omitempty"`
 }
 
 // EgressLabel is the label of a sandbox with an egress list. Spaces separate its entries.

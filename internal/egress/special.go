@@ -24,6 +24,11 @@ var never = prefixes(
 // metadata are the addresses at which clouds give credentials to their machines.
 var metadata = prefixes("169.254.169.254/32", "169.254.170.2/32", "169.254.170.23/32", "100.100.100.200/32", "fd00:ec2::254/128", "fd00:ec2::23/128", "fd20:ce::254/128")
 
+// LinkMetadata are those of metadata that are closed to sandboxes without a list.
+func LinkMetadata() [2]netip.Addr {
+	return [2]netip.Addr{netip.MustParseAddr("169.254.169.254"), netip.MustParseAddr("fd00:ec2::254")}
+}
+
 func prefixes(list ...string) (p []netip.Prefix) {
 	for _, s := range list {
 		p = append(p, netip.MustParsePrefix(s))

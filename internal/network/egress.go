@@ -15,6 +15,7 @@ import (
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/egress"
+	"github.com/longshore/longshore/internal/network/kernel"
 	"github.com/longshore/longshore/internal/network/names"
 	"github.com/longshore/longshore/internal/network/netconf"
 	"github.com/longshore/longshore/internal/network/nft"
@@ -29,6 +30,11 @@ type lists struct {
 
 // Restrict implements core.Network.
 func (n *Network) Restrict(ctx context.Context, req core.NetworkRequest) (core.NetworkStatus, error) {
+	if len(req.Last.Egress) == 0 && len(req.Config.Egress) > 0 && req.Namespace != "" { // the rules decide about these addresses from now on
+		if err := kernel.OpenMetadataIn(req.Namespace); err != nil {
+			return req.Last, err
+		}
+	}
 	st, err := n.lists.restrict(ctx, req, req.Last)
 	if err != nil {
 		return req.Last, fmt.Errorf("egress list of sandbox %s: %w", req.Sandbox.Short(), err)
@@ -78,7 +84,7 @@ func (l lists) restrict(ctx context.Context, req core.NetworkRequest, st core.Ne
 // unrestrict removes the rules. The name server stays, because programs have read that it is theirs.
 func (l lists) unrestrict(ctx context.Context, ns *os.File, req core.NetworkRequest, st core.NetworkStatus) (core.NetworkStatus, error) {
 	err := l.n.names.Change(ctx, l.n.box(req, st))
-	return st, errors.Join(err, nft.Unrestrict(ns))
+	return st, errors.Join(err, kernel.CloseMetadataIn(req.Namespace, req.Config), nft.Unrestrict(ns))
 }
 
 // egressRules returns the rules of a sandbox's list.

@@ -211,3 +211,108 @@ func field(t *testing.T, path, name string) int {
 	t.Fatalf("%s has no %s", path, name)
 	return 0
 }
+
+// TestMetadataPace prints the cost of closed metadata addresses at the setup of a sandbox, and asserts nothing about it.
+func TestMetadataPace(t *testing.T) {
+	measures(t)
+	roottest.Run(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		r.start()
+		took := map[bool][]time.Duration{}
+		for i := range 400 {
+			ns := networktest.NewNamespace(t)
+			req := r.request(ns, 1+i)
+			req.Config.Metadata = i%2 == 0
+			start := time.Now()
+			b := r.do(ns, req)
+			took[req.Config.Metadata] = append(took[req.Config.Metadata], time.Since(start))
+			r.down(b)
+			ns.Close()
+		}
+		closed, open := median(took[false]), median(took[true])
+		t.Logf("setup with closed metadata addresses %s, with open ones %s: %.3f times", closed, open, float64(closed)/float64(open))
+	})
+}
+
+// TestVerifyPace prints the cost of verify=sni, and asserts nothing about it.
+func TestVerifyPace(t *testing.T) {
+	measures(t)
+	roottest.Run(t, func(t *testing.T) {
+		w := networktest.NewWorld(t)
+		networktest.Run(t, "ip addr add 93.184.215.1 dev world")
+		w.Set("api.example.com", "93.184.215.1")
+		l, err := net.Listen("tcp", "93.184.215.1:443")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = l.Close() })
+		go func() {
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				go func() {
+					_, _ = io.Copy(io.Discard, c)
+					_, _ = c.Write([]byte("x"))
+					_ = c.Close()
+				}()
+			}
+		}()
+		r := newRig(t, nil)
+		r.start()
+		boxes := map[bool]box{true: r.restricted(1, "api.example.com:443", "verify=sni"), false: r.restricted(2, "api.example.com:443")}
+		for _, b := range boxes {
+			b.resolve(t, "api.example.com", dnsmessage.TypeA)
+		}
+		hello := clientHello(t, "api.example.com")
+		send := func(size int) error {
+			c, err := net.Dial("tcp", "93.184.215.1:443")
+			if err != nil {
+				return err
+			}
+			defer func() { _ = c.Close() }()
+			if _, err := c.Write(hello); err != nil {
+				return err
+			}
+			buf := make([]byte, 1<<20)
+			for range size / len(buf) {
+				if _, err := c.Write(buf); err != nil {
+					return err
+				}
+			}
+			if tcp, ok := c.(*net.TCPConn); ok {
+				err = tcp.CloseWrite()
+			}
+			if err == nil {
+				_, err = io.ReadFull(c, buf[:1])
+			}
+			return err
+		}
+		const rounds, bulk, connections = 15, 256 << 20, 200
+		sent, connected := map[bool][]time.Duration{}, map[bool][]time.Duration{}
+		for i := range rounds {
+			for _, verified := range []bool{i%2 == 0, i%2 == 1} {
+				boxes[verified].ns.Do(t, func() error {
+					start := time.Now()
+					if err := send(bulk); err != nil {
+						return err
+					}
+					sent[verified] = append(sent[verified], time.Since(start))
+					start = time.Now()
+					for range connections {
+						if err := send(0); err != nil {
+							return err
+						}
+					}
+					connected[verified] = append(connected[verified], time.Since(start)/connections)
+					return nil
+				})
+			}
+		}
+		a, b := median(sent[true]), median(sent[false])
+		t.Logf("%d MiB: verified %s, not verified %s: %.3f times", bulk>>20, a, b, float64(a)/float64(b))
+		a, b = median(connected[true]), median(connected[false])
+		t.Logf("a connection with a request: verified %s, not verified %s: %s more", a, b, a-b)
+	})
+}

@@ -98,7 +98,10 @@ func TestEgressByName(t *testing.T) {
 		r := newRig(t, nil)
 		r.start()
 		b := r.restricted(1, "api.example.com:443", "*.packages.example", "inside.example.com", "db.corp.example@private:80", "meta.example.com@private")
-		open := r.setup(2)
+		ns := networktest.NewNamespace(t)
+		req := r.request(ns, 2)
+		req.Config.Metadata = true
+		open := r.do(ns, req)
 
 		// Before the first question nothing is open, and later no address of another name.
 		for _, at := range []string{"93.184.215.1:443", "93.184.215.2:443", "93.184.215.1:53", networktest.WorldDNS + ":53", "169.254.169.254:80"} {

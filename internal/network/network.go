@@ -271,7 +271,11 @@ func (n *Network) connect(ctx context.Context, req core.NetworkRequest) (core.Ne
 	case req.Namespace == "":
 		return kernel.HostStatus()
 	case req.Config.Name == core.NetworkNone:
-		return kernel.NoneStatus(req.Namespace)
+		st, err := kernel.NoneStatus(req.Namespace)
+		if err == nil { // Nomad gives it interfaces later
+			err = kernel.CloseMetadataIn(req.Namespace, req.Config)
+		}
+		return st, err
 	}
 	p, err := planOf(req.Config)
 	if err != nil {

@@ -52,5 +52,8 @@ const EgressNames Defence = "egress-names"
 // EgressVerify refuses connections of a sandbox with verify=sni to an address of a permitted name for another name.
 const EgressVerify Defence = "egress-verify"
 
+// MetadataRoutes refuses connections of a sandbox without an egress list to the addresses of a cloud's credentials.
+const MetadataRoutes Defence = "metadata-routes"
+
 // EgressRules refuses connections of a sandbox with an egress list to other destinations than those of the list.
 const EgressRules Defence = "egress-rules"

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/net/dns/dnsmessage"
 
+	"github.com/longshore/longshore/internal/network/networktest"
 	"github.com/longshore/longshore/internal/weaken"
 )
 
@@ -20,6 +21,7 @@ func egressAttempts() []attempt {
 		{name: "an address that is not in its egress list", actor: containerRoot, weak: weaken.EgressRules, run: unlistedAddress},
 		{name: "a question with data for a name server, beside its egress list", actor: containerRoot, weak: weaken.EgressNames, run: unlistedName},
 		{name: "another host at the address of a name of its egress list", actor: containerRoot, weak: weaken.EgressVerify, run: unlistedHost},
+		{name: "the address of the cloud's credentials", actor: containerRoot, weak: weaken.MetadataRoutes, run: metadataAddress},
 	}
 }
 
@@ -139,6 +141,36 @@ func unlistedHost(t *testing.T, w *world) result {
 	case host := <-hosts:
 		return is(reached, "the server was asked for %s: %q", host, out)
 	default:
+	}
+	return is(refused, "nc: %v %s", err, one(out))
+}
+
+func metadataAddress(t *testing.T, w *world) result {
+	const address = "169.254.169.254"
+	networktest.Run(t, "ip addr add "+address+"/32 dev lo")
+	defer networktest.Run(t, "ip addr del "+address+"/32 dev lo")
+	l, err := net.Listen("tcp", net.JoinHostPort(address, "80"))
+	if err != nil {
+		return is(unmade, "%v", err)
+	}
+	defer func() { _ = l.Close() }()
+	seen := make(chan struct{}, 1)
+	go func() {
+		c, err := l.Accept()
+		if err == nil {
+			seen <- struct{}{}
+			_, _ = c.Write([]byte("x"))
+			_ = c.Close()
+		}
+	}()
+	out, err := w.CLI("run", "--rm", w.image, "nc", "-w", "5", address, "80")
+	select {
+	case <-seen:
+		return is(reached, "the server was reached: %q %v", out, err)
+	default:
+	}
+	if err == nil {
+		return is(unmade, "nc succeeded, and the server saw nothing: %q", out)
 	}
 	return is(refused, "nc: %v %s", err, one(out))
 }

@@ -34,7 +34,7 @@ func TestAttempts(t *testing.T) {
 		for name, addr := range rebinds {
 			w.Set(name, addr)
 		}
-		n := nodetest.Start(t, nodetest.Options{Config: networktest.ReachDNS + "[network]\nipv6 = true\n"})
+		n := nodetest.Start(t, nodetest.Options{Config: networktest.ReachDNS + "[network]\nipv6 = true\n[egress]\nmetadata = \"open\"\n"})
 		image, self := n.Busybox(t), testProgram(t)
 		must(t, n, "run", "-d", "--name", "neighbour", "-v", self+":/probe:ro", image, "/probe", serveArg)
 		nodetest.Eventually(t, "the neighbour serves", func() bool { out, _ := n.CLI("logs", "neighbour"); return strings.Contains(out, "serves") })

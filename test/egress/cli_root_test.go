@@ -59,6 +59,9 @@ func TestAContainerReachesItsListOnly(t *testing.T) {
 		run("some", "--egress", "api.example.com:443", "--egress", "*.packages.example", "--restart", "always")
 		reach(t, n, "open", "other.example.com", "80", true)
 		reach(t, n, "open", otherAddr, "80", true)
+		reach(t, n, "open", "169.254.169.254", "80", false)
+		run("cloud", "--egress", "169.254.169.254:80")
+		reach(t, n, "cloud", "169.254.169.254", "80", true)
 
 		all := func() {
 			t.Helper()

@@ -23,19 +23,22 @@ type Rule struct {
 	Default []string `toml:"default"`
 	// Ceiling is the list that every sandbox's must be within; empty: there is none.
 	Ceiling []string `toml:"ceiling"`
-	// Exempt has labels, as NAME=VALUE. Default and Ceiling do not apply to sandboxes with one of them.
+	// Exempt has labels, as NAME=VALUE. The rule does not apply to sandboxes with one of them, and metadata is open to them.
 	Exempt []string `toml:"exempt"`
 	// Verify, if it is "sni", adds egress.VerifySNI to every list.
 	Verify string `toml:"verify"`
+	// Metadata is "open" if sandboxes without a list may reach the metadata addresses of clouds; "" is "closed".
+	Metadata string `toml:"metadata"`
 }
 
 // Config is the [egress] section: the rule of all faces, and those of single ones in its place, by the names of their owners.
 type Config struct {
-	Default []string        `toml:"default"`
-	Ceiling []string        `toml:"ceiling"`
-	Exempt  []string        `toml:"exempt"`
-	Verify  string          `toml:"verify"`
-	Face    map[string]Rule `toml:"face"`
+	Default  []string        `toml:"default"`
+	Ceiling  []string        `toml:"ceiling"`
+	Exempt   []string        `toml:"exempt"`
+	Verify   string          `toml:"verify"`
+	Metadata string          `toml:"metadata"`
+	Face     map[string]Rule `toml:"face"`
 }
 
 // Check returns InvalidArgument for a list that is not valid, and for a default that is not within its ceiling.
@@ -62,13 +65,14 @@ type rule struct {
 	ceiling *egress.List
 	exempt  []string
 	verify  bool
+	open    bool // the metadata addresses
 }
 
 // New returns the policy of a configuration.
 func New(c Config) (*Policy, error) {
 	p := &Policy{faces: map[core.Owner]rule{}}
 	var err error
-	if p.all, err = parse("egress", Rule{c.Default, c.Ceiling, c.Exempt, c.Verify}); err != nil {
+	if p.all, err = parse("egress", Rule{c.Default, c.Ceiling, c.Exempt, c.Verify, c.Metadata}); err != nil {
 		return nil, err
 	}
 	for face, r := range c.Face {
@@ -95,6 +99,13 @@ func parse(section string, r Rule) (parsed rule, err error) {
 		if name, _, ok := strings.Cut(label, "="); !ok || name == "" {
 			return fail("exempt", fmt.Errorf("%q is no label such as name=value", label))
 		}
+	}
+	switch r.Metadata {
+	case "", "closed":
+	case "open":
+		parsed.open = true
+	default:
+		return fail("metadata", fmt.Errorf("%q is neither closed nor open", r.Metadata))
 	}
 	if len(r.Ceiling) > 0 {
 		if parsed.ceiling, err = egress.Parse(r.Ceiling); err != nil {
@@ -129,7 +140,7 @@ func (p *Policy) of(owner core.Owner, labels map[string]string) rule {
 	for _, label := range r.exempt {
 		name, value, _ := strings.Cut(label, "=")
 		if have, ok := labels[name]; ok && have == value {
-			return rule{}
+			return rule{open: true}
 		}
 	}
 	return r
@@ -151,6 +162,7 @@ func (p *Policy) Complete(owner core.Owner, cfg *core.SandboxConfig) error {
 			return fmt.Errorf("label %s: the list is empty; %q permits nothing: %w", core.EgressLabel, egress.None, errdefs.ErrInvalidArgument)
 		}
 	}
+	cfg.Network.Metadata = p.of(owner, cfg.Labels).open
 	own := len(cfg.Network.Egress) > 0
 	list, err := p.Narrow(owner, cfg.Labels, cfg.Network.Egress)
 	if err != nil {

@@ -17,7 +17,7 @@ func TestComplete(t *testing.T) {
 		Face: map[string]Rule{
 			"cri":   {Ceiling: []string{"internet", "cluster"}, Exempt: []string{"ns=kube-system"}},
 			"nomad": {},
-			"mesos": {Verify: "sni"},
+			"mesos": {Verify: "sni", Metadata: "open"},
 			"swarm": {Ceiling: []string{"*.example.com", "verify=sni"}},
 		},
 	})
@@ -60,6 +60,8 @@ func TestComplete(t *testing.T) {
 		switch {
 		case c.class == nil && err != nil, c.class != nil && (err == nil || !c.class(err)):
 			t.Errorf("%s: %v", name, err)
+		case err == nil && cfg.Network.Metadata != (c.owner == "mesos" || name == "exempt"):
+			t.Errorf("%s: the metadata addresses are open: %t", name, cfg.Network.Metadata)
 		case err == nil && !slices.Equal(cfg.Network.Egress, c.want):
 			t.Errorf("%s: %v, want %v", name, cfg.Network.Egress, c.want)
 		}
@@ -72,6 +74,7 @@ func TestConfigsThatAreRefused(t *testing.T) {
 		"egress.ceiling":          {Ceiling: []string{"*"}},
 		"egress.exempt":           {Exempt: []string{"x"}},
 		"egress.verify":           {Verify: "host"},
+		"egress.metadata":         {Metadata: "shut"},
 		"egress.face.cri.default": {Face: map[string]Rule{"cri": {Default: []string{"internet"}, Ceiling: []string{"a.example"}}}},
 	} {
 		if err := c.Check(); err == nil || !strings.Contains(err.Error(), want) || !errdefs.IsInvalidArgument(err) {

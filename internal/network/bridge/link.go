@@ -225,6 +225,9 @@ func (b *Bridge) configure(host kernel.Socket, sb nlwrap.Handle, p vethPair, lea
 			return fmt.Errorf("add route to %s: %w", r.To, err)
 		}
 	}
+	if err := kernel.CloseMetadata(sb, cfg); err != nil {
+		return err
+	}
 	return p.limitRates(host.Handle, sb, in, cfg)
 }
 

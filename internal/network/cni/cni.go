@@ -167,6 +167,9 @@ func (c *Driver) Attach(ctx context.Context, req core.NetworkRequest, _ core.Net
 		}
 		raws = append(raws, raw)
 	}
+	if err := kernel.CloseMetadataIn(req.Namespace, req.Config); err != nil {
+		return core.NetworkStatus{}, err
+	}
 	st.Raw = raws[0]
 	if len(raws) > 1 {
 		if st.Raw, err = json.Marshal(raws); err != nil {
