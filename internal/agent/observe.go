@@ -97,6 +97,9 @@ func (n *node) nodeStats(ctx context.Context) obs.Node {
 	if containers, err := all.Containers(ctx, core.Filter{}); err == nil {
 		for _, c := range containers {
 			count[obs.Objects{Owner: string(c.Owner), Kind: "container", State: string(c.State)}]++
+			if c.Health != nil && c.State.Runs() {
+				count[obs.Objects{Owner: string(c.Owner), Kind: "health", State: c.Health.Status}]++
+			}
 			if c.State == core.ContainerAsleep && c.Rest != nil {
 				f.SleepingBytes += c.Rest.Given
 			}

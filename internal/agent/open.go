@@ -163,7 +163,7 @@ func (n *node) openStores(ctx context.Context, open *closers) (err error) {
 	if n.binary, err = n.keeperBinary(); err != nil {
 		return err
 	}
-	if err := openTrail(n, open); err != nil {
+	if err := errors.Join(registerMeters(n), openTrail(n, open)); err != nil {
 		return err
 	}
 	flush, err := traces.Open(ctx, n.cfg.Traces, n.version)

@@ -51,7 +51,9 @@ type view struct {
 func newClient(e *Engine, owner core.Owner) *Client {
 	s := scope.Scope{
 		Records: e.records.Records, Owner: owner, Locks: e.sandboxes.Lock,
-		Stages: func(ctx context.Context, owner core.Owner, verb string) func(string) error { return e.pipeline(ctx, owner, verb).Pass },
+		Stages: func(ctx context.Context, owner core.Owner, verb string) func(string) error {
+			return e.pipeline(ctx, owner, verb).Pass
+		},
 	}
 	v := view{s, e}
 	return &Client{

@@ -41,11 +41,12 @@ func (ps policies) around(ctx context.Context, op *core.Operation, do func() err
 
 // spanAttrs describes the object of a verb to a trace.
 func spanAttrs(op *core.Operation) []span.Attr {
-	kind, m := "container", (*core.Meta)(nil)
+	var m *core.Meta
+	kind := "sandbox"
 	if op.Sandbox != nil {
-		kind, m = "sandbox", &op.Sandbox.Meta
+		m = &op.Sandbox.Meta
 	} else {
-		m = &op.Container.Meta
+		kind, m = "container", &op.Container.Meta
 	}
 	return []span.Attr{{Key: kind + ".id", Value: string(m.ID)}, {Key: kind + ".name", Value: string(m.Key)}, {Key: "owner", Value: string(m.Owner)}}
 }

@@ -168,7 +168,7 @@ type nodeCollector struct {
 func newNodeCollector(node func(context.Context) Node) *nodeCollector {
 	return &nodeCollector{
 		node:    node,
-		objects: prometheus.NewDesc("longshore_engine_objects", "Objects on record, by owner, kind and state.", []string{"owner", "kind", "state"}, nil),
+		objects: prometheus.NewDesc("longshore_engine_objects", "Objects on record, by owner, kind and state; of kind health, running containers with a health check by its result.", []string{"owner", "kind", "state"}, nil),
 		memory:  prometheus.NewDesc("longshore_keeper_memory_bytes", "Proportional set size of keeper and nest.", []string{"kind"}, nil),
 		head:    prometheus.NewDesc("longshore_event_log_head", "Sequence number of the newest event.", nil, nil),
 		lost:    prometheus.NewDesc("longshore_keeper_lost_output_bytes_total", "Output of containers that no sink took.", nil, nil),

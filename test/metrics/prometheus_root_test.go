@@ -92,6 +92,8 @@ func TestPrometheus(t *testing.T) {
 		const labelled = `count(container_memory_working_set_bytes{container=~"main|beside",pod=~"a|b",namespace="test",image="busybox:test",id!="",name!=""})`
 		nodetest.Eventually(t, "each container has its labels", func() bool { return p.value(labelled) == float64(containers) })
 		t.Run("dashboard", func(t *testing.T) { dashboard(t, n, p) })
+		t.Run("rules", checkRules)
+		t.Run("alerts", func(t *testing.T) { alerts(t, n, p, jobs[0], image) })
 		p.reload(jobs[0], jobs[1])
 		const asKubelets = `count(container_memory_working_set_bytes{job="kubelet",metrics_path="/metrics/cadvisor",node="node-1",container!="",pod=~"a|b"})`
 		nodetest.Eventually(t, "the series are those of kubelet's job", func() bool { return p.value(asKubelets) == float64(containers) })

@@ -136,7 +136,9 @@ func TestAPodIsOneTree(t *testing.T) {
 				t.Errorf("no span %s", want)
 			}
 		}
-		if !slices.ContainsFunc(names, func(s string) bool { return strings.HasPrefix(s, "downloading sha256:") || strings.HasPrefix(s, "unpacking sha256:") }) {
+		if !slices.ContainsFunc(names, func(s string) bool {
+			return strings.HasPrefix(s, "downloading sha256:") || strings.HasPrefix(s, "unpacking sha256:")
+		}) {
 			t.Error("no span of a layer")
 		}
 		others := all.names()
