@@ -185,6 +185,7 @@ func (n *node) controller() (*control.Server, error) {
 		Engine:      n.engine, LogDir: filepath.Join(n.cfg.Agent.Root, "logs"), Logger: n.log, Doctor: n.doctor, Check: n.check, Config: n.shownConfig,
 		LostOutput: n.lostOutput, Version: n.version, Started: n.started, Metrics: n.metrics, HTTP: n.httpHandler(), Swarm: membershipOf(n.swarm), Networks: n.network, EgressLog: n.network.EgressLog, Node: n.solo, Programs: n.programs, Transfers: n.images,
 		Paused: n.store.Scope("commits", false), Removals: n.store.Scope("removals", false), Namespaces: n.keeper.Namespaces,
+		Dirs:  []string{n.cfg.Agent.Root, n.cfg.Agent.State},
 		Audit: n.trail, Processes: n.processes, Upgrade: n.upgrade, UpgradeFailure: n.next.failure,
 		Unified: func() bool { return n.cgroups.Mode() == core.CgroupV2 },
 	})

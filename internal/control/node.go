@@ -81,11 +81,11 @@ func (s *nodeServer) Upgrade(ctx context.Context, _ *longshorev1.UpgradeRequest)
 }
 
 // Doctor returns the findings about this node.
-func (s *nodeServer) Doctor(ctx context.Context, _ *longshorev1.DoctorRequest) (*longshorev1.DoctorResponse, error) {
+func (s *nodeServer) Doctor(ctx context.Context, req *longshorev1.DoctorRequest) (*longshorev1.DoctorResponse, error) {
 	if s.srv.o.Doctor == nil {
 		return nil, fmt.Errorf("doctor: %w", errdefs.ErrNotImplemented)
 	}
-	return &longshorev1.DoctorResponse{Findings: toFindings(s.srv.o.Doctor(ctx, !access.ReadOnly(ctx)))}, nil
+	return &longshorev1.DoctorResponse{Findings: toFindings(s.srv.o.Doctor(ctx, !access.ReadOnly(ctx) && !req.GetPassive()))}, nil
 }
 
 // Check returns the violations of the engine's invariants.

@@ -54,9 +54,11 @@ type Options struct {
 	Upgrade func(context.Context) ([]string, error)
 	// UpgradeFailure says why the last upgrade of the agent failed. nil is never.
 	UpgradeFailure func() string
-	Version        string
-	Started        time.Time
-	Metrics        *obs.Metrics // nil counts nothing
+	// Dirs are the node's directories, for the free space of their file systems.
+	Dirs    []string
+	Version string
+	Started time.Time
+	Metrics *obs.Metrics // nil counts nothing
 	// HTTP serves the HTTP socket: metrics, health, pprof.
 	HTTP http.Handler
 	// Checkpoints returns a client's verbs of checkpoints; nil when the node has none.

@@ -9,6 +9,7 @@ package longshorev1
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
@@ -946,6 +947,307 @@ func (x *Usage) GetActive() bool {
 	return false
 }
 
+type LoadRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// interval between answers; absent: answer once.
+	Interval      *durationpb.Duration `protobuf:"bytes,1,opt,name=interval,proto3" json:"interval,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LoadRequest) Reset() {
+	*x = LoadRequest{}
+	mi := &file_longshore_v1_node_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LoadRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LoadRequest) ProtoMessage() {}
+
+func (x *LoadRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_longshore_v1_node_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LoadRequest.ProtoReflect.Descriptor instead.
+func (*LoadRequest) Descriptor() ([]byte, []int) {
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *LoadRequest) GetInterval() *durationpb.Duration {
+	if x != nil {
+		return x.Interval
+	}
+	return nil
+}
+
+// LoadResponse is one round. An absent value is one that this kernel does not report: it is unknown, not zero.
+type LoadResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	At    *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=at,proto3" json:"at,omitempty"`
+	// cpu_percent of one CPU since the round before; absent in the first round.
+	CpuPercent       *float64     `protobuf:"fixed64,2,opt,name=cpu_percent,json=cpuPercent,proto3,oneof" json:"cpu_percent,omitempty"`
+	Cpus             int32        `protobuf:"varint,3,opt,name=cpus,proto3" json:"cpus,omitempty"`
+	MemoryBytes      *uint64      `protobuf:"varint,4,opt,name=memory_bytes,json=memoryBytes,proto3,oneof" json:"memory_bytes,omitempty"` // used: not available without swapping
+	MemoryTotalBytes uint64       `protobuf:"varint,5,opt,name=memory_total_bytes,json=memoryTotalBytes,proto3" json:"memory_total_bytes,omitempty"`
+	SwapBytes        *uint64      `protobuf:"varint,6,opt,name=swap_bytes,json=swapBytes,proto3,oneof" json:"swap_bytes,omitempty"`
+	SwapTotalBytes   uint64       `protobuf:"varint,7,opt,name=swap_total_bytes,json=swapTotalBytes,proto3" json:"swap_total_bytes,omitempty"`
+	Pressure         []*Pressure  `protobuf:"bytes,8,rep,name=pressure,proto3" json:"pressure,omitempty"`
+	Disks            []*DiskSpace `protobuf:"bytes,9,rep,name=disks,proto3" json:"disks,omitempty"`
+	Load             *float64     `protobuf:"fixed64,10,opt,name=load,proto3,oneof" json:"load,omitempty"` // average of a minute of processes that run or wait
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *LoadResponse) Reset() {
+	*x = LoadResponse{}
+	mi := &file_longshore_v1_node_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LoadResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LoadResponse) ProtoMessage() {}
+
+func (x *LoadResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_longshore_v1_node_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LoadResponse.ProtoReflect.Descriptor instead.
+func (*LoadResponse) Descriptor() ([]byte, []int) {
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *LoadResponse) GetAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
+func (x *LoadResponse) GetCpuPercent() float64 {
+	if x != nil && x.CpuPercent != nil {
+		return *x.CpuPercent
+	}
+	return 0
+}
+
+func (x *LoadResponse) GetCpus() int32 {
+	if x != nil {
+		return x.Cpus
+	}
+	return 0
+}
+
+func (x *LoadResponse) GetMemoryBytes() uint64 {
+	if x != nil && x.MemoryBytes != nil {
+		return *x.MemoryBytes
+	}
+	return 0
+}
+
+func (x *LoadResponse) GetMemoryTotalBytes() uint64 {
+	if x != nil {
+		return x.MemoryTotalBytes
+	}
+	return 0
+}
+
+func (x *LoadResponse) GetSwapBytes() uint64 {
+	if x != nil && x.SwapBytes != nil {
+		return *x.SwapBytes
+	}
+	return 0
+}
+
+func (x *LoadResponse) GetSwapTotalBytes() uint64 {
+	if x != nil {
+		return x.SwapTotalBytes
+	}
+	return 0
+}
+
+func (x *LoadResponse) GetPressure() []*Pressure {
+	if x != nil {
+		return x.Pressure
+	}
+	return nil
+}
+
+func (x *LoadResponse) GetDisks() []*DiskSpace {
+	if x != nil {
+		return x.Disks
+	}
+	return nil
+}
+
+func (x *LoadResponse) GetLoad() float64 {
+	if x != nil && x.Load != nil {
+		return *x.Load
+	}
+	return 0
+}
+
+// Pressure is the share of time in which processes of the machine waited for a resource, in percent of the last ten seconds.
+type Pressure struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Resource      string                 `protobuf:"bytes,1,opt,name=resource,proto3" json:"resource,omitempty"` // cpu, memory, io
+	Some          float64                `protobuf:"fixed64,2,opt,name=some,proto3" json:"some,omitempty"`       // at least one waited
+	Full          float64                `protobuf:"fixed64,3,opt,name=full,proto3" json:"full,omitempty"`       // all waited
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Pressure) Reset() {
+	*x = Pressure{}
+	mi := &file_longshore_v1_node_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Pressure) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Pressure) ProtoMessage() {}
+
+func (x *Pressure) ProtoReflect() protoreflect.Message {
+	mi := &file_longshore_v1_node_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Pressure.ProtoReflect.Descriptor instead.
+func (*Pressure) Descriptor() ([]byte, []int) {
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *Pressure) GetResource() string {
+	if x != nil {
+		return x.Resource
+	}
+	return ""
+}
+
+func (x *Pressure) GetSome() float64 {
+	if x != nil {
+		return x.Some
+	}
+	return 0
+}
+
+func (x *Pressure) GetFull() float64 {
+	if x != nil {
+		return x.Full
+	}
+	return 0
+}
+
+// DiskSpace is a file system that the node uses.
+type DiskSpace struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Paths         []string               `protobuf:"bytes,1,rep,name=paths,proto3" json:"paths,omitempty"` // the node's directories on it
+	TotalBytes    uint64                 `protobuf:"varint,2,opt,name=total_bytes,json=totalBytes,proto3" json:"total_bytes,omitempty"`
+	FreeBytes     uint64                 `protobuf:"varint,3,opt,name=free_bytes,json=freeBytes,proto3" json:"free_bytes,omitempty"` // for root
+	Inodes        uint64                 `protobuf:"varint,4,opt,name=inodes,proto3" json:"inodes,omitempty"`
+	FreeInodes    uint64                 `protobuf:"varint,5,opt,name=free_inodes,json=freeInodes,proto3" json:"free_inodes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DiskSpace) Reset() {
+	*x = DiskSpace{}
+	mi := &file_longshore_v1_node_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DiskSpace) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DiskSpace) ProtoMessage() {}
+
+func (x *DiskSpace) ProtoReflect() protoreflect.Message {
+	mi := &file_longshore_v1_node_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DiskSpace.ProtoReflect.Descriptor instead.
+func (*DiskSpace) Descriptor() ([]byte, []int) {
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *DiskSpace) GetPaths() []string {
+	if x != nil {
+		return x.Paths
+	}
+	return nil
+}
+
+func (x *DiskSpace) GetTotalBytes() uint64 {
+	if x != nil {
+		return x.TotalBytes
+	}
+	return 0
+}
+
+func (x *DiskSpace) GetFreeBytes() uint64 {
+	if x != nil {
+		return x.FreeBytes
+	}
+	return 0
+}
+
+func (x *DiskSpace) GetInodes() uint64 {
+	if x != nil {
+		return x.Inodes
+	}
+	return 0
+}
+
+func (x *DiskSpace) GetFreeInodes() uint64 {
+	if x != nil {
+		return x.FreeInodes
+	}
+	return 0
+}
+
 // Finding is one line of doctor or check.
 type Finding struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -959,7 +1261,7 @@ type Finding struct {
 
 func (x *Finding) Reset() {
 	*x = Finding{}
-	mi := &file_longshore_v1_node_proto_msgTypes[14]
+	mi := &file_longshore_v1_node_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -971,7 +1273,7 @@ func (x *Finding) String() string {
 func (*Finding) ProtoMessage() {}
 
 func (x *Finding) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_node_proto_msgTypes[14]
+	mi := &file_longshore_v1_node_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -984,7 +1286,7 @@ func (x *Finding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Finding.ProtoReflect.Descriptor instead.
 func (*Finding) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_node_proto_rawDescGZIP(), []int{14}
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Finding) GetName() string {
@@ -1017,13 +1319,14 @@ func (x *Finding) GetHint() string {
 
 type DoctorRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
+	Passive       bool                   `protobuf:"varint,1,opt,name=passive,proto3" json:"passive,omitempty"` // start no test container
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *DoctorRequest) Reset() {
 	*x = DoctorRequest{}
-	mi := &file_longshore_v1_node_proto_msgTypes[15]
+	mi := &file_longshore_v1_node_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1035,7 +1338,7 @@ func (x *DoctorRequest) String() string {
 func (*DoctorRequest) ProtoMessage() {}
 
 func (x *DoctorRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_node_proto_msgTypes[15]
+	mi := &file_longshore_v1_node_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1048,7 +1351,14 @@ func (x *DoctorRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DoctorRequest.ProtoReflect.Descriptor instead.
 func (*DoctorRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_node_proto_rawDescGZIP(), []int{15}
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *DoctorRequest) GetPassive() bool {
+	if x != nil {
+		return x.Passive
+	}
+	return false
 }
 
 type DoctorResponse struct {
@@ -1060,7 +1370,7 @@ type DoctorResponse struct {
 
 func (x *DoctorResponse) Reset() {
 	*x = DoctorResponse{}
-	mi := &file_longshore_v1_node_proto_msgTypes[16]
+	mi := &file_longshore_v1_node_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1072,7 +1382,7 @@ func (x *DoctorResponse) String() string {
 func (*DoctorResponse) ProtoMessage() {}
 
 func (x *DoctorResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_node_proto_msgTypes[16]
+	mi := &file_longshore_v1_node_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1085,7 +1395,7 @@ func (x *DoctorResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DoctorResponse.ProtoReflect.Descriptor instead.
 func (*DoctorResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_node_proto_rawDescGZIP(), []int{16}
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *DoctorResponse) GetFindings() []*Finding {
@@ -1104,7 +1414,7 @@ type CheckRequest struct {
 
 func (x *CheckRequest) Reset() {
 	*x = CheckRequest{}
-	mi := &file_longshore_v1_node_proto_msgTypes[17]
+	mi := &file_longshore_v1_node_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1116,7 +1426,7 @@ func (x *CheckRequest) String() string {
 func (*CheckRequest) ProtoMessage() {}
 
 func (x *CheckRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_node_proto_msgTypes[17]
+	mi := &file_longshore_v1_node_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1129,7 +1439,7 @@ func (x *CheckRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckRequest.ProtoReflect.Descriptor instead.
 func (*CheckRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_node_proto_rawDescGZIP(), []int{17}
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *CheckRequest) GetImages() bool {
@@ -1148,7 +1458,7 @@ type CheckResponse struct {
 
 func (x *CheckResponse) Reset() {
 	*x = CheckResponse{}
-	mi := &file_longshore_v1_node_proto_msgTypes[18]
+	mi := &file_longshore_v1_node_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1160,7 +1470,7 @@ func (x *CheckResponse) String() string {
 func (*CheckResponse) ProtoMessage() {}
 
 func (x *CheckResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_node_proto_msgTypes[18]
+	mi := &file_longshore_v1_node_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1173,7 +1483,7 @@ func (x *CheckResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckResponse.ProtoReflect.Descriptor instead.
 func (*CheckResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_node_proto_rawDescGZIP(), []int{18}
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *CheckResponse) GetFindings() []*Finding {
@@ -1191,7 +1501,7 @@ type ConfigRequest struct {
 
 func (x *ConfigRequest) Reset() {
 	*x = ConfigRequest{}
-	mi := &file_longshore_v1_node_proto_msgTypes[19]
+	mi := &file_longshore_v1_node_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1203,7 +1513,7 @@ func (x *ConfigRequest) String() string {
 func (*ConfigRequest) ProtoMessage() {}
 
 func (x *ConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_node_proto_msgTypes[19]
+	mi := &file_longshore_v1_node_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1216,7 +1526,7 @@ func (x *ConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigRequest.ProtoReflect.Descriptor instead.
 func (*ConfigRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_node_proto_rawDescGZIP(), []int{19}
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{23}
 }
 
 type ConfigResponse struct {
@@ -1228,7 +1538,7 @@ type ConfigResponse struct {
 
 func (x *ConfigResponse) Reset() {
 	*x = ConfigResponse{}
-	mi := &file_longshore_v1_node_proto_msgTypes[20]
+	mi := &file_longshore_v1_node_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1240,7 +1550,7 @@ func (x *ConfigResponse) String() string {
 func (*ConfigResponse) ProtoMessage() {}
 
 func (x *ConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_node_proto_msgTypes[20]
+	mi := &file_longshore_v1_node_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1253,7 +1563,7 @@ func (x *ConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigResponse.ProtoReflect.Descriptor instead.
 func (*ConfigResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_node_proto_rawDescGZIP(), []int{20}
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ConfigResponse) GetToml() string {
@@ -1278,7 +1588,7 @@ type EventsRequest struct {
 
 func (x *EventsRequest) Reset() {
 	*x = EventsRequest{}
-	mi := &file_longshore_v1_node_proto_msgTypes[21]
+	mi := &file_longshore_v1_node_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1290,7 +1600,7 @@ func (x *EventsRequest) String() string {
 func (*EventsRequest) ProtoMessage() {}
 
 func (x *EventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_node_proto_msgTypes[21]
+	mi := &file_longshore_v1_node_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1303,7 +1613,7 @@ func (x *EventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventsRequest.ProtoReflect.Descriptor instead.
 func (*EventsRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_node_proto_rawDescGZIP(), []int{21}
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *EventsRequest) GetSinceSeq() uint64 {
@@ -1357,7 +1667,7 @@ type EventsResponse struct {
 
 func (x *EventsResponse) Reset() {
 	*x = EventsResponse{}
-	mi := &file_longshore_v1_node_proto_msgTypes[22]
+	mi := &file_longshore_v1_node_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1369,7 +1679,7 @@ func (x *EventsResponse) String() string {
 func (*EventsResponse) ProtoMessage() {}
 
 func (x *EventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_node_proto_msgTypes[22]
+	mi := &file_longshore_v1_node_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1382,7 +1692,7 @@ func (x *EventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventsResponse.ProtoReflect.Descriptor instead.
 func (*EventsResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_node_proto_rawDescGZIP(), []int{22}
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *EventsResponse) GetEvent() *Event {
@@ -1410,7 +1720,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_longshore_v1_node_proto_msgTypes[23]
+	mi := &file_longshore_v1_node_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1422,7 +1732,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_node_proto_msgTypes[23]
+	mi := &file_longshore_v1_node_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1435,7 +1745,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_node_proto_rawDescGZIP(), []int{23}
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Event) GetSeq() uint64 {
@@ -1516,7 +1826,7 @@ type DumpRequest struct {
 
 func (x *DumpRequest) Reset() {
 	*x = DumpRequest{}
-	mi := &file_longshore_v1_node_proto_msgTypes[24]
+	mi := &file_longshore_v1_node_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1528,7 +1838,7 @@ func (x *DumpRequest) String() string {
 func (*DumpRequest) ProtoMessage() {}
 
 func (x *DumpRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_node_proto_msgTypes[24]
+	mi := &file_longshore_v1_node_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1541,7 +1851,7 @@ func (x *DumpRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DumpRequest.ProtoReflect.Descriptor instead.
 func (*DumpRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_node_proto_rawDescGZIP(), []int{24}
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{28}
 }
 
 type DumpResponse struct {
@@ -1553,7 +1863,7 @@ type DumpResponse struct {
 
 func (x *DumpResponse) Reset() {
 	*x = DumpResponse{}
-	mi := &file_longshore_v1_node_proto_msgTypes[25]
+	mi := &file_longshore_v1_node_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1565,7 +1875,7 @@ func (x *DumpResponse) String() string {
 func (*DumpResponse) ProtoMessage() {}
 
 func (x *DumpResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_node_proto_msgTypes[25]
+	mi := &file_longshore_v1_node_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1578,7 +1888,7 @@ func (x *DumpResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DumpResponse.ProtoReflect.Descriptor instead.
 func (*DumpResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_node_proto_rawDescGZIP(), []int{25}
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *DumpResponse) GetData() []byte {
@@ -1592,7 +1902,7 @@ var File_longshore_v1_node_proto protoreflect.FileDescriptor
 
 const file_longshore_v1_node_proto_rawDesc = "" +
 	"\n" +
-	"\x17longshore/v1/node.proto\x12\flongshore.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1clongshore/v1/container.proto\"<\n" +
+	"\x17longshore/v1/node.proto\x12\flongshore.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1clongshore/v1/container.proto\"<\n" +
 	"\fAuditRequest\x12\x14\n" +
 	"\x05since\x18\x01 \x01(\x04R\x05since\x12\x16\n" +
 	"\x06follow\x18\x02 \x01(\bR\x06follow\"O\n" +
@@ -1662,13 +1972,47 @@ const file_longshore_v1_node_proto_rawDesc = "" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12\x12\n" +
 	"\x04name\x18\x03 \x01(\tR\x04name\x12\x14\n" +
 	"\x05bytes\x18\x04 \x01(\x04R\x05bytes\x12\x16\n" +
-	"\x06active\x18\x05 \x01(\bR\x06active\"a\n" +
+	"\x06active\x18\x05 \x01(\bR\x06active\"D\n" +
+	"\vLoadRequest\x125\n" +
+	"\binterval\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\binterval\"\xcd\x03\n" +
+	"\fLoadResponse\x12*\n" +
+	"\x02at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12$\n" +
+	"\vcpu_percent\x18\x02 \x01(\x01H\x00R\n" +
+	"cpuPercent\x88\x01\x01\x12\x12\n" +
+	"\x04cpus\x18\x03 \x01(\x05R\x04cpus\x12&\n" +
+	"\fmemory_bytes\x18\x04 \x01(\x04H\x01R\vmemoryBytes\x88\x01\x01\x12,\n" +
+	"\x12memory_total_bytes\x18\x05 \x01(\x04R\x10memoryTotalBytes\x12\"\n" +
+	"\n" +
+	"swap_bytes\x18\x06 \x01(\x04H\x02R\tswapBytes\x88\x01\x01\x12(\n" +
+	"\x10swap_total_bytes\x18\a \x01(\x04R\x0eswapTotalBytes\x122\n" +
+	"\bpressure\x18\b \x03(\v2\x16.longshore.v1.PressureR\bpressure\x12-\n" +
+	"\x05disks\x18\t \x03(\v2\x17.longshore.v1.DiskSpaceR\x05disks\x12\x17\n" +
+	"\x04load\x18\n" +
+	" \x01(\x01H\x03R\x04load\x88\x01\x01B\x0e\n" +
+	"\f_cpu_percentB\x0f\n" +
+	"\r_memory_bytesB\r\n" +
+	"\v_swap_bytesB\a\n" +
+	"\x05_load\"N\n" +
+	"\bPressure\x12\x1a\n" +
+	"\bresource\x18\x01 \x01(\tR\bresource\x12\x12\n" +
+	"\x04some\x18\x02 \x01(\x01R\x04some\x12\x12\n" +
+	"\x04full\x18\x03 \x01(\x01R\x04full\"\x9a\x01\n" +
+	"\tDiskSpace\x12\x14\n" +
+	"\x05paths\x18\x01 \x03(\tR\x05paths\x12\x1f\n" +
+	"\vtotal_bytes\x18\x02 \x01(\x04R\n" +
+	"totalBytes\x12\x1d\n" +
+	"\n" +
+	"free_bytes\x18\x03 \x01(\x04R\tfreeBytes\x12\x16\n" +
+	"\x06inodes\x18\x04 \x01(\x04R\x06inodes\x12\x1f\n" +
+	"\vfree_inodes\x18\x05 \x01(\x04R\n" +
+	"freeInodes\"a\n" +
 	"\aFinding\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06status\x18\x02 \x01(\tR\x06status\x12\x16\n" +
 	"\x06detail\x18\x03 \x01(\tR\x06detail\x12\x12\n" +
-	"\x04hint\x18\x04 \x01(\tR\x04hint\"\x0f\n" +
-	"\rDoctorRequest\"C\n" +
+	"\x04hint\x18\x04 \x01(\tR\x04hint\")\n" +
+	"\rDoctorRequest\x12\x18\n" +
+	"\apassive\x18\x01 \x01(\bR\apassive\"C\n" +
 	"\x0eDoctorResponse\x121\n" +
 	"\bfindings\x18\x01 \x03(\v2\x15.longshore.v1.FindingR\bfindings\"&\n" +
 	"\fCheckRequest\x12\x16\n" +
@@ -1703,11 +2047,12 @@ const file_longshore_v1_node_proto_rawDesc = "" +
 	" \x01(\tR\x04note\"\r\n" +
 	"\vDumpRequest\"\"\n" +
 	"\fDumpResponse\x12\x12\n" +
-	"\x04data\x18\x01 \x01(\fR\x04data2\xbb\x05\n" +
+	"\x04data\x18\x01 \x01(\fR\x04data2\xfc\x05\n" +
 	"\x04Node\x12F\n" +
 	"\aVersion\x12\x1c.longshore.v1.VersionRequest\x1a\x1d.longshore.v1.VersionResponse\x12=\n" +
 	"\x04Info\x12\x19.longshore.v1.InfoRequest\x1a\x1a.longshore.v1.InfoResponse\x12L\n" +
-	"\tDiskUsage\x12\x1e.longshore.v1.DiskUsageRequest\x1a\x1f.longshore.v1.DiskUsageResponse\x12C\n" +
+	"\tDiskUsage\x12\x1e.longshore.v1.DiskUsageRequest\x1a\x1f.longshore.v1.DiskUsageResponse\x12?\n" +
+	"\x04Load\x12\x19.longshore.v1.LoadRequest\x1a\x1a.longshore.v1.LoadResponse0\x01\x12C\n" +
 	"\x06Doctor\x12\x1b.longshore.v1.DoctorRequest\x1a\x1c.longshore.v1.DoctorResponse\x12@\n" +
 	"\x05Check\x12\x1a.longshore.v1.CheckRequest\x1a\x1b.longshore.v1.CheckResponse\x12C\n" +
 	"\x06Config\x12\x1b.longshore.v1.ConfigRequest\x1a\x1c.longshore.v1.ConfigResponse\x12E\n" +
@@ -1728,7 +2073,7 @@ func file_longshore_v1_node_proto_rawDescGZIP() []byte {
 	return file_longshore_v1_node_proto_rawDescData
 }
 
-var file_longshore_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_longshore_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
 var file_longshore_v1_node_proto_goTypes = []any{
 	(*AuditRequest)(nil),          // 0: longshore.v1.AuditRequest
 	(*AuditResponse)(nil),         // 1: longshore.v1.AuditResponse
@@ -1744,24 +2089,29 @@ var file_longshore_v1_node_proto_goTypes = []any{
 	(*DiskUsageRequest)(nil),      // 11: longshore.v1.DiskUsageRequest
 	(*DiskUsageResponse)(nil),     // 12: longshore.v1.DiskUsageResponse
 	(*Usage)(nil),                 // 13: longshore.v1.Usage
-	(*Finding)(nil),               // 14: longshore.v1.Finding
-	(*DoctorRequest)(nil),         // 15: longshore.v1.DoctorRequest
-	(*DoctorResponse)(nil),        // 16: longshore.v1.DoctorResponse
-	(*CheckRequest)(nil),          // 17: longshore.v1.CheckRequest
-	(*CheckResponse)(nil),         // 18: longshore.v1.CheckResponse
-	(*ConfigRequest)(nil),         // 19: longshore.v1.ConfigRequest
-	(*ConfigResponse)(nil),        // 20: longshore.v1.ConfigResponse
-	(*EventsRequest)(nil),         // 21: longshore.v1.EventsRequest
-	(*EventsResponse)(nil),        // 22: longshore.v1.EventsResponse
-	(*Event)(nil),                 // 23: longshore.v1.Event
-	(*DumpRequest)(nil),           // 24: longshore.v1.DumpRequest
-	(*DumpResponse)(nil),          // 25: longshore.v1.DumpResponse
-	(*timestamppb.Timestamp)(nil), // 26: google.protobuf.Timestamp
-	(*Autopsy)(nil),               // 27: longshore.v1.Autopsy
+	(*LoadRequest)(nil),           // 14: longshore.v1.LoadRequest
+	(*LoadResponse)(nil),          // 15: longshore.v1.LoadResponse
+	(*Pressure)(nil),              // 16: longshore.v1.Pressure
+	(*DiskSpace)(nil),             // 17: longshore.v1.DiskSpace
+	(*Finding)(nil),               // 18: longshore.v1.Finding
+	(*DoctorRequest)(nil),         // 19: longshore.v1.DoctorRequest
+	(*DoctorResponse)(nil),        // 20: longshore.v1.DoctorResponse
+	(*CheckRequest)(nil),          // 21: longshore.v1.CheckRequest
+	(*CheckResponse)(nil),         // 22: longshore.v1.CheckResponse
+	(*ConfigRequest)(nil),         // 23: longshore.v1.ConfigRequest
+	(*ConfigResponse)(nil),        // 24: longshore.v1.ConfigResponse
+	(*EventsRequest)(nil),         // 25: longshore.v1.EventsRequest
+	(*EventsResponse)(nil),        // 26: longshore.v1.EventsResponse
+	(*Event)(nil),                 // 27: longshore.v1.Event
+	(*DumpRequest)(nil),           // 28: longshore.v1.DumpRequest
+	(*DumpResponse)(nil),          // 29: longshore.v1.DumpResponse
+	(*timestamppb.Timestamp)(nil), // 30: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 31: google.protobuf.Duration
+	(*Autopsy)(nil),               // 32: longshore.v1.Autopsy
 }
 var file_longshore_v1_node_proto_depIdxs = []int32{
 	2,  // 0: longshore.v1.AuditResponse.end:type_name -> longshore.v1.AuditEnd
-	26, // 1: longshore.v1.VersionResponse.started:type_name -> google.protobuf.Timestamp
+	30, // 1: longshore.v1.VersionResponse.started:type_name -> google.protobuf.Timestamp
 	8,  // 2: longshore.v1.VersionResponse.runtimes:type_name -> longshore.v1.Runtime
 	5,  // 3: longshore.v1.VersionResponse.processes:type_name -> longshore.v1.NodeProcess
 	5,  // 4: longshore.v1.UpgradeResponse.processes:type_name -> longshore.v1.NodeProcess
@@ -1769,37 +2119,43 @@ var file_longshore_v1_node_proto_depIdxs = []int32{
 	13, // 6: longshore.v1.DiskUsageResponse.images:type_name -> longshore.v1.Usage
 	13, // 7: longshore.v1.DiskUsageResponse.containers:type_name -> longshore.v1.Usage
 	13, // 8: longshore.v1.DiskUsageResponse.volumes:type_name -> longshore.v1.Usage
-	14, // 9: longshore.v1.DoctorResponse.findings:type_name -> longshore.v1.Finding
-	14, // 10: longshore.v1.CheckResponse.findings:type_name -> longshore.v1.Finding
-	26, // 11: longshore.v1.EventsRequest.since:type_name -> google.protobuf.Timestamp
-	23, // 12: longshore.v1.EventsResponse.event:type_name -> longshore.v1.Event
-	26, // 13: longshore.v1.Event.at:type_name -> google.protobuf.Timestamp
-	27, // 14: longshore.v1.Event.autopsy:type_name -> longshore.v1.Autopsy
-	3,  // 15: longshore.v1.Node.Version:input_type -> longshore.v1.VersionRequest
-	9,  // 16: longshore.v1.Node.Info:input_type -> longshore.v1.InfoRequest
-	11, // 17: longshore.v1.Node.DiskUsage:input_type -> longshore.v1.DiskUsageRequest
-	15, // 18: longshore.v1.Node.Doctor:input_type -> longshore.v1.DoctorRequest
-	17, // 19: longshore.v1.Node.Check:input_type -> longshore.v1.CheckRequest
-	19, // 20: longshore.v1.Node.Config:input_type -> longshore.v1.ConfigRequest
-	21, // 21: longshore.v1.Node.Events:input_type -> longshore.v1.EventsRequest
-	6,  // 22: longshore.v1.Node.Upgrade:input_type -> longshore.v1.UpgradeRequest
-	0,  // 23: longshore.v1.Node.Audit:input_type -> longshore.v1.AuditRequest
-	24, // 24: longshore.v1.Node.Dump:input_type -> longshore.v1.DumpRequest
-	4,  // 25: longshore.v1.Node.Version:output_type -> longshore.v1.VersionResponse
-	10, // 26: longshore.v1.Node.Info:output_type -> longshore.v1.InfoResponse
-	12, // 27: longshore.v1.Node.DiskUsage:output_type -> longshore.v1.DiskUsageResponse
-	16, // 28: longshore.v1.Node.Doctor:output_type -> longshore.v1.DoctorResponse
-	18, // 29: longshore.v1.Node.Check:output_type -> longshore.v1.CheckResponse
-	20, // 30: longshore.v1.Node.Config:output_type -> longshore.v1.ConfigResponse
-	22, // 31: longshore.v1.Node.Events:output_type -> longshore.v1.EventsResponse
-	7,  // 32: longshore.v1.Node.Upgrade:output_type -> longshore.v1.UpgradeResponse
-	1,  // 33: longshore.v1.Node.Audit:output_type -> longshore.v1.AuditResponse
-	25, // 34: longshore.v1.Node.Dump:output_type -> longshore.v1.DumpResponse
-	25, // [25:35] is the sub-list for method output_type
-	15, // [15:25] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	31, // 9: longshore.v1.LoadRequest.interval:type_name -> google.protobuf.Duration
+	30, // 10: longshore.v1.LoadResponse.at:type_name -> google.protobuf.Timestamp
+	16, // 11: longshore.v1.LoadResponse.pressure:type_name -> longshore.v1.Pressure
+	17, // 12: longshore.v1.LoadResponse.disks:type_name -> longshore.v1.DiskSpace
+	18, // 13: longshore.v1.DoctorResponse.findings:type_name -> longshore.v1.Finding
+	18, // 14: longshore.v1.CheckResponse.findings:type_name -> longshore.v1.Finding
+	30, // 15: longshore.v1.EventsRequest.since:type_name -> google.protobuf.Timestamp
+	27, // 16: longshore.v1.EventsResponse.event:type_name -> longshore.v1.Event
+	30, // 17: longshore.v1.Event.at:type_name -> google.protobuf.Timestamp
+	32, // 18: longshore.v1.Event.autopsy:type_name -> longshore.v1.Autopsy
+	3,  // 19: longshore.v1.Node.Version:input_type -> longshore.v1.VersionRequest
+	9,  // 20: longshore.v1.Node.Info:input_type -> longshore.v1.InfoRequest
+	11, // 21: longshore.v1.Node.DiskUsage:input_type -> longshore.v1.DiskUsageRequest
+	14, // 22: longshore.v1.Node.Load:input_type -> longshore.v1.LoadRequest
+	19, // 23: longshore.v1.Node.Doctor:input_type -> longshore.v1.DoctorRequest
+	21, // 24: longshore.v1.Node.Check:input_type -> longshore.v1.CheckRequest
+	23, // 25: longshore.v1.Node.Config:input_type -> longshore.v1.ConfigRequest
+	25, // 26: longshore.v1.Node.Events:input_type -> longshore.v1.EventsRequest
+	6,  // 27: longshore.v1.Node.Upgrade:input_type -> longshore.v1.UpgradeRequest
+	0,  // 28: longshore.v1.Node.Audit:input_type -> longshore.v1.AuditRequest
+	28, // 29: longshore.v1.Node.Dump:input_type -> longshore.v1.DumpRequest
+	4,  // 30: longshore.v1.Node.Version:output_type -> longshore.v1.VersionResponse
+	10, // 31: longshore.v1.Node.Info:output_type -> longshore.v1.InfoResponse
+	12, // 32: longshore.v1.Node.DiskUsage:output_type -> longshore.v1.DiskUsageResponse
+	15, // 33: longshore.v1.Node.Load:output_type -> longshore.v1.LoadResponse
+	20, // 34: longshore.v1.Node.Doctor:output_type -> longshore.v1.DoctorResponse
+	22, // 35: longshore.v1.Node.Check:output_type -> longshore.v1.CheckResponse
+	24, // 36: longshore.v1.Node.Config:output_type -> longshore.v1.ConfigResponse
+	26, // 37: longshore.v1.Node.Events:output_type -> longshore.v1.EventsResponse
+	7,  // 38: longshore.v1.Node.Upgrade:output_type -> longshore.v1.UpgradeResponse
+	1,  // 39: longshore.v1.Node.Audit:output_type -> longshore.v1.AuditResponse
+	29, // 40: longshore.v1.Node.Dump:output_type -> longshore.v1.DumpResponse
+	30, // [30:41] is the sub-list for method output_type
+	19, // [19:30] is the sub-list for method input_type
+	19, // [19:19] is the sub-list for extension type_name
+	19, // [19:19] is the sub-list for extension extendee
+	0,  // [0:19] is the sub-list for field type_name
 }
 
 func init() { file_longshore_v1_node_proto_init() }
@@ -1808,14 +2164,15 @@ func file_longshore_v1_node_proto_init() {
 		return
 	}
 	file_longshore_v1_container_proto_init()
-	file_longshore_v1_node_proto_msgTypes[21].OneofWrappers = []any{}
+	file_longshore_v1_node_proto_msgTypes[15].OneofWrappers = []any{}
+	file_longshore_v1_node_proto_msgTypes[25].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_longshore_v1_node_proto_rawDesc), len(file_longshore_v1_node_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   26,
+			NumMessages:   30,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

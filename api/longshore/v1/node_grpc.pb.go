@@ -22,6 +22,7 @@ const (
 	Node_Version_FullMethodName   = "/longshore.v1.Node/Version"
 	Node_Info_FullMethodName      = "/longshore.v1.Node/Info"
 	Node_DiskUsage_FullMethodName = "/longshore.v1.Node/DiskUsage"
+	Node_Load_FullMethodName      = "/longshore.v1.Node/Load"
 	Node_Doctor_FullMethodName    = "/longshore.v1.Node/Doctor"
 	Node_Check_FullMethodName     = "/longshore.v1.Node/Check"
 	Node_Config_FullMethodName    = "/longshore.v1.Node/Config"
@@ -42,6 +43,8 @@ type NodeClient interface {
 	Info(ctx context.Context, in *InfoRequest, opts ...grpc.CallOption) (*InfoResponse, error)
 	// DiskUsage says what images, containers and volumes occupy.
 	DiskUsage(ctx context.Context, in *DiskUsageRequest, opts ...grpc.CallOption) (*DiskUsageResponse, error)
+	// Load answers the use of the machine's processors, memory and disks.
+	Load(ctx context.Context, in *LoadRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[LoadResponse], error)
 	// Doctor says what of this node works, and what to do about the rest.
 	Doctor(ctx context.Context, in *DoctorRequest, opts ...grpc.CallOption) (*DoctorResponse, error)
 	// Check compares the engine's records with each other and with the node.
@@ -98,6 +101,25 @@ func (c *nodeClient) DiskUsage(ctx context.Context, in *DiskUsageRequest, opts .
 	return out, nil
 }
 
+func (c *nodeClient) Load(ctx context.Context, in *LoadRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[LoadResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Node_ServiceDesc.Streams[0], Node_Load_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[LoadRequest, LoadResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Node_LoadClient = grpc.ServerStreamingClient[LoadResponse]
+
 func (c *nodeClient) Doctor(ctx context.Context, in *DoctorRequest, opts ...grpc.CallOption) (*DoctorResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(DoctorResponse)
@@ -130,7 +152,7 @@ func (c *nodeClient) Config(ctx context.Context, in *ConfigRequest, opts ...grpc
 
 func (c *nodeClient) Events(ctx context.Context, in *EventsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[EventsResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &Node_ServiceDesc.Streams[0], Node_Events_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &Node_ServiceDesc.Streams[1], Node_Events_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -159,7 +181,7 @@ func (c *nodeClient) Upgrade(ctx context.Context, in *UpgradeRequest, opts ...gr
 
 func (c *nodeClient) Audit(ctx context.Context, in *AuditRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[AuditResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &Node_ServiceDesc.Streams[1], Node_Audit_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &Node_ServiceDesc.Streams[2], Node_Audit_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -178,7 +200,7 @@ type Node_AuditClient = grpc.ServerStreamingClient[AuditResponse]
 
 func (c *nodeClient) Dump(ctx context.Context, in *DumpRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[DumpResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &Node_ServiceDesc.Streams[2], Node_Dump_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &Node_ServiceDesc.Streams[3], Node_Dump_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -206,6 +228,8 @@ type NodeServer interface {
 	Info(context.Context, *InfoRequest) (*InfoResponse, error)
 	// DiskUsage says what images, containers and volumes occupy.
 	DiskUsage(context.Context, *DiskUsageRequest) (*DiskUsageResponse, error)
+	// Load answers the use of the machine's processors, memory and disks.
+	Load(*LoadRequest, grpc.ServerStreamingServer[LoadResponse]) error
 	// Doctor says what of this node works, and what to do about the rest.
 	Doctor(context.Context, *DoctorRequest) (*DoctorResponse, error)
 	// Check compares the engine's records with each other and with the node.
@@ -240,6 +264,9 @@ func (UnimplementedNodeServer) Info(context.Context, *InfoRequest) (*InfoRespons
 }
 func (UnimplementedNodeServer) DiskUsage(context.Context, *DiskUsageRequest) (*DiskUsageResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method DiskUsage not implemented")
+}
+func (UnimplementedNodeServer) Load(*LoadRequest, grpc.ServerStreamingServer[LoadResponse]) error {
+	return status.Error(codes.Unimplemented, "method Load not implemented")
 }
 func (UnimplementedNodeServer) Doctor(context.Context, *DoctorRequest) (*DoctorResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Doctor not implemented")
@@ -336,6 +363,17 @@ func _Node_DiskUsage_Handler(srv interface{}, ctx context.Context, dec func(inte
 	}
 	return interceptor(ctx, in, info, handler)
 }
+
+func _Node_Load_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(LoadRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(NodeServer).Load(m, &grpc.GenericServerStream[LoadRequest, LoadResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Node_LoadServer = grpc.ServerStreamingServer[LoadResponse]
 
 func _Node_Doctor_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(DoctorRequest)
@@ -479,6 +517,11 @@ var Node_ServiceDesc = grpc.ServiceDesc{
 		},
 	},
 	Streams: []grpc.StreamDesc{
+		{
+			StreamName:    "Load",
+			Handler:       _Node_Load_Handler,
+			ServerStreams: true,
+		},
 		{
 			StreamName:    "Events",
 			Handler:       _Node_Events_Handler,

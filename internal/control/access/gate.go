@@ -32,6 +32,7 @@ func reads(method string) (readOnly, known bool) {
 		longshorev1.Node_Version_FullMethodName,
 		longshorev1.Node_Info_FullMethodName,
 		longshorev1.Node_DiskUsage_FullMethodName,
+		longshorev1.Node_Load_FullMethodName,
 		longshorev1.Node_Doctor_FullMethodName,
 		longshorev1.Node_Check_FullMethodName,
 		longshorev1.Node_Config_FullMethodName,
@@ -93,6 +94,12 @@ func Changes(op string) bool {
 		}
 	}
 	return true
+}
+
+// Reads reports whether a call only reads.
+func Reads(method string) bool {
+	ok, _ := reads(method)
+	return ok
 }
 
 // lists reports whether a call only lists and inspects, and shows no output of a container's programs.

@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 
 	"github.com/longshore/longshore/internal/core"
@@ -94,5 +96,31 @@ func StopRequest(ctx context.Context, call string) core.StopRequest {
 			a.User = info.Peer()
 		}
 	}
+	if via := via(ctx); via != "" {
+		a.User += ", for " + via
+	}
 	return a
+}
+
+// Via is the metadata key of a user's name. The web page sends it with its calls. The name is a claim of the calling program; the
+// kernel reports the identity of that program.
+const Via = "longshore-via"
+
+// maxVia bounds a client's name, in bytes.
+const maxVia = 128
+
+// via returns the name of the client that a call is made for, "" for a call without one.
+func via(ctx context.Context) string {
+	md, _ := metadata.FromIncomingContext(ctx)
+	values := md.Get(Via)
+	if len(values) == 0 {
+		return ""
+	}
+	name := strings.Map(func(r rune) rune {
+		if r < ' ' || r > '~' {
+			return '?'
+		}
+		return r
+	}, values[0])
+	return name[:min(len(name), maxVia)]
 }
