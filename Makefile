@@ -10,7 +10,7 @@ help: ## list the targets
 	clean chaos kills egress sleeps upgrades streams damages removals board overlay-stages e2e-hub attack exchanges seizures \
 	e2e-cri e2e-cri2017 e2e-kubelet e2e-cluster e2e-nomad e2e-nomad-recover e2e-nomad-vm e2e-mesos \
 	e2e-mesosgo e2e-swarm e2e-swarm-vm e2e-swarmkit e2e-gossip e2e-kata e2e-kata-client e2e-kata-vm \
-	e2e-kata-stress e2e-kata-figures e2e-oci e2e-cli e2e-docker e2e-dockerclients e2e-docker-beside e2e-servers vm-test vm-kube vm-conformance vm-systemd vm-profiles vm-powercut vm-services \
+	e2e-kata-stress e2e-kata-figures e2e-oci e2e-cli e2e-docker e2e-dockerclients e2e-docker-beside e2e-ui web e2e-servers vm-test vm-kube vm-conformance vm-systemd vm-profiles vm-powercut vm-services \
 	root-parents programs test-long bench bench-grants bench-sleep bench-cli bench-network bench-overlay bench-gossip \
 	bench-hub
 
@@ -52,6 +52,9 @@ lint: ## golangci-lint, as CI runs it
 proto: ## generate api/ again
 	hack/proto.sh
 	hack/openapi.sh
+
+web: ## build the web page of web/ into internal/ui/dist; needs node 20 and npm
+	cd web && npm ci --ignore-scripts --no-fund --no-audit && npx tsc --noEmit && node build.mjs
 
 weakened: ## build for the attack suite: single defences can be switched off
 	CGO_ENABLED=0 $(GO) build -trimpath -tags weakened -ldflags='-s -w' -o bin/weakened/ ./cmd/longshore ./cmd/longshore-keeper ./cmd/longshore-wasm ./cmd/longshore-hub
@@ -239,6 +242,11 @@ e2e-kata-figures: build ## file size, start, memory and speed of longshore-guest
 e2e-oci: build ## OCI's validation suite against longshore oci and runc (RUNTIME_TOOLS=its checkout)
 	hack/deps.sh test
 	PATH="$$(hack/go.sh):$$PATH" test/e2e/oci/run.sh
+
+e2e-ui: build ## the web page in Debian's headless Chromium: checks, pictures, frames (PICTURES=a directory)
+	hack/deps.sh browser
+	cd test/ui/browser && npm ci --ignore-scripts --no-fund --no-audit
+	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_UI_PICTURES=$(PICTURES) $(GO) test -count=1 -timeout 20m -v ./test/ui
 
 e2e-cli: build ## lines and templates that people type from memory, to longshore, podman (PODMAN=) and dockerd 28
 	hack/deps.sh test

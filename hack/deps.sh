@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that a target needs, and only those missing.
-# Usage: hack/deps.sh demo|test|suite|vm|release
+# Usage: hack/deps.sh demo|test|suite|browser|vm|release
 set -euo pipefail
 case ${1:-} in
 demo) pkgs='ca-certificates crun busybox-static' ;;
 test) pkgs='bzip2 ca-certificates git erofs-utils gcc libc6-dev crun runc busybox-static nftables iptables iproute2 docker-registry apache2-utils openssl skopeo umoci buildah containernetworking-plugins protobuf-compiler libprotobuf-dev jq podman prometheus python3 python3-docker docker-compose systemd xz-utils bash-completion zsh fish' ;;
 suite) pkgs='bash bind9-dnsutils curl dash libc-bin' ;; # programs of the images of Kubernetes' e2e suite
+browser) pkgs='chromium fonts-dejavu-core nodejs npm' ;;
 vm) pkgs='ca-certificates cryptsetup-bin erofs-utils fdisk qemu-system-arm qemu-system-x86 busybox-static crun runc cpio kmod e2fsprogs' ;;
 release) pkgs='apt-utils binutils ca-certificates dpkg-dev git gpg gpg-agent gpgv jq lintian mmdebstrap openssl shellcheck xz-utils' ;;
 *)
-  echo 'usage: hack/deps.sh demo|test|suite|vm|release' >&2
+  echo 'usage: hack/deps.sh demo|test|suite|browser|vm|release' >&2
   exit 2
   ;;
 esac

@@ -93,7 +93,7 @@ func (n *node) listen(ctx context.Context) (*sockets.Sockets, error) {
 		faces[e.name] = e.sockets
 	}
 	return sockets.Open(ctx, sockets.Options{
-		State: n.cfg.Agent.State, Control: n.cfg.Control, Faces: faces, Metrics: n.cfg.Metrics, Handler: n.httpHandler(), Logger: n.log,
+		State: n.cfg.Agent.State, Control: n.cfg.Control, Faces: faces, Metrics: n.cfg.Metrics, UI: n.cfg.UI.Listen, Handler: n.httpHandler(), Logger: n.log,
 	})
 }
 

@@ -50,6 +50,7 @@ func (n *node) serve(ctx context.Context) error {
 	}
 	group.Go(func() error { return n.control.Serve(ctx, listening.Control) })
 	group.Go(func() error { return listening.ServeMetrics(ctx) })
+	group.Go(func() error { return servePage(ctx, n, listening.UI) })
 	serveFaces(ctx, group, listening, faces)
 	group.Go(func() error { return n.tellSystemd(ctx) })
 	group.Go(func() error {

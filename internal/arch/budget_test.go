@@ -69,7 +69,7 @@ func parseTree() ([]source, error) {
 		switch {
 		case err != nil:
 			return err
-		case d.IsDir() && (strings.HasPrefix(d.Name(), ".") || d.Name() == "testdata" || d.Name() == "bin") && path != root:
+		case d.IsDir() && (strings.HasPrefix(d.Name(), ".") || d.Name() == "testdata" || d.Name() == "bin" || d.Name() == "node_modules") && path != root:
 			return filepath.SkipDir
 		case filepath.Ext(path) == ".go":
 			paths = append(paths, path)
@@ -175,6 +175,7 @@ var small = map[string]string{
 	"internal/face/swarm/stepper": "a pure table of states, which a test walks as a whole",
 	"internal/flight":             "image and its worker, which is another process, and the compiler of modules share it",
 	"internal/guest/onefile":      "its init runs before those of most libraries, so it must import few",
+	"internal/cli/ui":             "internal/cli is at its bound",
 	"internal/cli/listing":        "templates of lists are tested beside those of documents, outside of the commands; present cannot import base, which imports it",
 	"internal/invalid":            "faces, translators and the control API refuse arguments by it",
 	"internal/keeper/roles":       "the mains of two programs share it",

@@ -39,7 +39,7 @@ func documents(t *testing.T) (found []document) {
 		if err != nil {
 			return err
 		}
-		if d.IsDir() && path != root && (strings.HasPrefix(d.Name(), ".") || slices.Contains([]string{"testdata", "bin", "dist"}, d.Name())) {
+		if d.IsDir() && path != root && (strings.HasPrefix(d.Name(), ".") || slices.Contains([]string{"testdata", "bin", "dist", "node_modules"}, d.Name())) {
 			return filepath.SkipDir
 		}
 		if filepath.Ext(path) != ".md" {

@@ -18,6 +18,7 @@ import (
 	"github.com/longshore/longshore/internal/cli/migrate"
 	"github.com/longshore/longshore/internal/cli/node"
 	"github.com/longshore/longshore/internal/cli/service"
+	"github.com/longshore/longshore/internal/cli/ui"
 )
 
 // Options are the parameters of Main.
@@ -132,6 +133,6 @@ func groups() []group {
 			newPort, newUp, onNode(compose.NewDown), onNode(service.NewUnit), newContainerGroup,
 		}},
 		{"images", "Images, volumes and networks:", []func(*app) *cobra.Command{newImages, newPull, newPush, newLogin, newLogout, newTag, newRmi, newImport, newLoad, newExport, newHistory, newPrune, newVolume, newNetwork, onNode(egress.New), newImageGroup, newArtifactGroup}},
-		{"node", "The node:", []func(*app) *cobra.Command{onNode(node.NewInfo), newSystem, newEvents, onNode(audit.New), onNode(node.NewDoctor), onNode(node.NewCheck), onNode(node.NewConfig), onNode(migrate.New), onNode(node.NewSwarm), onNode(node.NewGrants), onNode(node.NewOCI), onNode(node.NewVersion), onNode(node.NewUpgrade), newMan, onNode(node.NewDebug)}},
+		{"node", "The node:", []func(*app) *cobra.Command{onNode(node.NewInfo), onNode(ui.New), newSystem, newEvents, onNode(audit.New), onNode(node.NewDoctor), onNode(node.NewCheck), onNode(node.NewConfig), onNode(migrate.New), onNode(node.NewSwarm), onNode(node.NewGrants), onNode(node.NewOCI), onNode(node.NewVersion), onNode(node.NewUpgrade), newMan, onNode(node.NewDebug)}},
 	}
 }

@@ -30,6 +30,7 @@ import (
 	"github.com/longshore/longshore/internal/ocispec"
 	"github.com/longshore/longshore/internal/traces"
 	"github.com/longshore/longshore/internal/trail"
+	"github.com/longshore/longshore/internal/ui"
 )
 
 // Config is everything that can be configured.
@@ -47,6 +48,7 @@ type Config struct {
 	Metrics    obs.MetricsConfig  `toml:"metrics"`
 	Audit      trail.Config       `toml:"audit"`
 	Traces     traces.Config      `toml:"traces"`
+	UI         ui.Config          `toml:"ui"`
 }
 
 // Agent is the [agent] section.
@@ -152,6 +154,7 @@ func Default() Config {
 		Metrics:    obs.DefaultMetricsConfig(),
 		Audit:      trail.DefaultConfig(),
 		Traces:     traces.DefaultConfig(),
+		UI:         ui.DefaultConfig(),
 	}
 }
 
@@ -238,7 +241,7 @@ func (c Config) Validate() error {
 			}
 		}
 	}
-	return errors.Join(append(errs, c.Images.Validate(), c.Network.Check(), c.Egress.Check(), c.Face.CRI.Validate(), c.Face.Nomad.Validate(), c.Face.Mesos.Validate(), c.Face.Swarm.Validate(), c.Face.Docker.Validate(), c.Control.Validate(), c.Metrics.Validate(), c.Audit.Validate(), c.Traces.Validate())...)
+	return errors.Join(append(errs, c.Images.Validate(), c.Network.Check(), c.Egress.Check(), c.Face.CRI.Validate(), c.Face.Nomad.Validate(), c.Face.Mesos.Validate(), c.Face.Swarm.Validate(), c.Face.Docker.Validate(), c.Control.Validate(), c.Metrics.Validate(), c.Audit.Validate(), c.Traces.Validate(), c.UI.Validate())...)
 }
 
 // Rlimits returns the resource limits of Ulimits.
@@ -260,7 +263,7 @@ func (e Engine) Rlimits() ([]specs.POSIXRlimit, error) {
 // CheckFiles returns everything that is wrong with the files that c names, by reading those that
 // the agent reads at its start. It does not read those of disabled faces.
 func (c Config) CheckFiles() error {
-	errs := []error{c.Metrics.CheckFiles()}
+	errs := []error{c.Metrics.CheckFiles(), c.UI.CheckFiles()}
 	if _, err := document.OpenPolicy(c.Engine.GrantsPolicy); err != nil {
 		errs = append(errs, fmt.Errorf("engine.grants_policy: %w: %w", err, errdefs.ErrInvalidArgument))
 	}

@@ -43,6 +43,8 @@ type Options struct {
 	// Faces has the sockets of each face, by its name, in their order.
 	Faces   map[string][]Socket
 	Metrics obs.MetricsConfig
+	// UI is the address of the web page; "" is none.
+	UI string
 	// Handler serves the metrics.
 	Handler http.Handler
 	Logger  *slog.Logger
@@ -52,6 +54,8 @@ type Options struct {
 // wrong path or a port in use fails the start.
 type Sockets struct {
 	Control control.Listeners
+	// UI is the listener of the web page, nil without one.
+	UI net.Listener
 
 	o       Options
 	faces   map[string][]net.Listener // by the face's name; a face that dials out has none
@@ -103,7 +107,16 @@ func Open(ctx context.Context, o Options) (_ *Sockets, err error) {
 	if s.metrics != nil {
 		s.open = append(s.open, s.metrics)
 	}
-	return s, err
+	if err != nil || o.UI == "" {
+		return s, err
+	}
+	l, err := listen(ctx, Socket{Name: "ui", Address: o.UI})
+	if err != nil {
+		return nil, fmt.Errorf("listen on ui.listen: %w", err)
+	}
+	s.UI = l[0]
+	s.open = append(s.open, s.UI)
+	return s, nil
 }
 
 // passOn adds systemd's sockets of the program before to those of this one, and keeps all for the next program.

@@ -54,6 +54,8 @@ func exampleOf() map[string]string {
 		"diff":       "longshore diff web",
 		"commit":     "longshore commit web web:debugged\nlongshore commit -c 'CMD [\"nginx\"]' -m 'with tools' web example.com/web:2",
 
+		"ui": "longshore ui\nlongshore ui --actions --listen 127.0.0.1:8021",
+
 		"images":  "longshore images\nlongshore images --digests 'docker.io/library/*'\nlongshore images --format '{{.Repository}}:{{.Tag}} {{.Size}}'",
 		"pull":    "longshore pull redis:7\nlongshore pull --platform linux/arm64 alpine",
 		"push":    "longshore push registry.example.com/team/web:1.2",
