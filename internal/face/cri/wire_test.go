@@ -9,5 +9,5 @@ import (
 
 // TestNumbers compares the API's numbers with those of cri-api v0.38.0-beta.0.
 func TestNumbers(t *testing.T) {
-	wiretest.Compare(t, "testdata/numbers.txt", 640, v1.File_cri_v1_runtime_proto)
+	wiretest.Compare(t, "testdata/numbers.txt", 649, v1.File_cri_v1_runtime_proto)
 }
