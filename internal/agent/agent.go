@@ -26,6 +26,7 @@ import (
 	"github.com/longshore/longshore/internal/connlimit"
 	"github.com/longshore/longshore/internal/control"
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/disk"
 	"github.com/longshore/longshore/internal/doctor"
 	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/engine/users"
@@ -186,7 +187,7 @@ func (n *node) controller() (*control.Server, error) {
 		LostOutput: n.lostOutput, Version: n.version, Started: n.started, Metrics: n.metrics, HTTP: n.httpHandler(), Swarm: membershipOf(n.swarm), Networks: n.network, EgressLog: n.network.EgressLog, Node: n.solo, Programs: n.programs, Transfers: n.images,
 		Paused: n.store.Scope("commits", false), Removals: n.store.Scope("removals", false), Namespaces: n.keeper.Namespaces,
 		Dirs:  []string{n.cfg.Agent.Root, n.cfg.Agent.State},
-		Audit: n.trail, Processes: n.processes, Upgrade: n.upgrade, UpgradeFailure: n.next.failure,
+		Audit: n.trail, Disk: func(ctx context.Context) ([]*disk.Part, error) { return diskParts(ctx, n) }, Processes: n.processes, Upgrade: n.upgrade, UpgradeFailure: n.next.failure,
 		Unified: func() bool { return n.cgroups.Mode() == core.CgroupV2 },
 	})
 }

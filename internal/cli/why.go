@@ -10,6 +10,7 @@ import (
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 	"github.com/longshore/longshore/internal/cli/base"
 	"github.com/longshore/longshore/internal/cli/egress"
+	"github.com/longshore/longshore/internal/cli/node"
 	"github.com/longshore/longshore/internal/cli/present"
 )
 
@@ -35,6 +36,7 @@ func newWhy(a *app) *cobra.Command {
 			})
 		},
 	}
+	cmd.AddCommand(node.NewWhyDisk(a.App))
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	cmd.Flags().BoolVar(&start, "start", false, "show where the time of its last start went, stage by stage")
 	return cmd

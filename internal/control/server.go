@@ -21,6 +21,7 @@ import (
 	"github.com/longshore/longshore/internal/connlimit"
 	"github.com/longshore/longshore/internal/control/access"
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/disk"
 	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/face/grpcerr"
 	"github.com/longshore/longshore/internal/logs"
@@ -38,6 +39,8 @@ type Options struct {
 	Logger *slog.Logger
 	// Audit gets the calls that change something, and serves the trail's lines. nil has none.
 	Audit *trail.Log
+	// Disk measures the disk usage of all objects. nil returns Unimplemented.
+	Disk func(context.Context) ([]*disk.Part, error)
 	// Doctor checks the node; with try it also starts a container. nil returns Unimplemented.
 	Doctor func(ctx context.Context, try bool) []Finding
 	// Check compares records and node and returns the violations. nil returns Unimplemented. With

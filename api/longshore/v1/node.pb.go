@@ -870,6 +870,164 @@ func (x *DiskUsageResponse) GetStoreBytes() uint64 {
 	return 0
 }
 
+type DiskPartsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DiskPartsRequest) Reset() {
+	*x = DiskPartsRequest{}
+	mi := &file_longshore_v1_node_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DiskPartsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DiskPartsRequest) ProtoMessage() {}
+
+func (x *DiskPartsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_longshore_v1_node_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DiskPartsRequest.ProtoReflect.Descriptor instead.
+func (*DiskPartsRequest) Descriptor() ([]byte, []int) {
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{13}
+}
+
+type DiskPartsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// parts are the agent's directory, as du measures it, and the deleted files that processes hold open.
+	Parts         []*DiskPart `protobuf:"bytes,1,rep,name=parts,proto3" json:"parts,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DiskPartsResponse) Reset() {
+	*x = DiskPartsResponse{}
+	mi := &file_longshore_v1_node_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DiskPartsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DiskPartsResponse) ProtoMessage() {}
+
+func (x *DiskPartsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_longshore_v1_node_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DiskPartsResponse.ProtoReflect.Descriptor instead.
+func (*DiskPartsResponse) Descriptor() ([]byte, []int) {
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *DiskPartsResponse) GetParts() []*DiskPart {
+	if x != nil {
+		return x.Parts
+	}
+	return nil
+}
+
+// DiskPart is a node of a tree of disk usage.
+type DiskPart struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Note          string                 `protobuf:"bytes,2,opt,name=note,proto3" json:"note,omitempty"`    // who uses it
+	Bytes         uint64                 `protobuf:"varint,3,opt,name=bytes,proto3" json:"bytes,omitempty"` // on the disk, with those of parts
+	Frees         uint64                 `protobuf:"varint,4,opt,name=frees,proto3" json:"frees,omitempty"` // of bytes, those that the removal of unused objects frees
+	Parts         []*DiskPart            `protobuf:"bytes,5,rep,name=parts,proto3" json:"parts,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DiskPart) Reset() {
+	*x = DiskPart{}
+	mi := &file_longshore_v1_node_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DiskPart) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DiskPart) ProtoMessage() {}
+
+func (x *DiskPart) ProtoReflect() protoreflect.Message {
+	mi := &file_longshore_v1_node_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DiskPart.ProtoReflect.Descriptor instead.
+func (*DiskPart) Descriptor() ([]byte, []int) {
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *DiskPart) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *DiskPart) GetNote() string {
+	if x != nil {
+		return x.Note
+	}
+	return ""
+}
+
+func (x *DiskPart) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *DiskPart) GetFrees() uint64 {
+	if x != nil {
+		return x.Frees
+	}
+	return 0
+}
+
+func (x *DiskPart) GetParts() []*DiskPart {
+	if x != nil {
+		return x.Parts
+	}
+	return nil
+}
+
 // Usage is what one object occupies.
 type Usage struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -884,7 +1042,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_longshore_v1_node_proto_msgTypes[13]
+	mi := &file_longshore_v1_node_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -896,7 +1054,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_node_proto_msgTypes[13]
+	mi := &file_longshore_v1_node_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -909,7 +1067,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_node_proto_rawDescGZIP(), []int{13}
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Usage) GetOwner() string {
@@ -957,7 +1115,7 @@ type LoadRequest struct {
 
 func (x *LoadRequest) Reset() {
 	*x = LoadRequest{}
-	mi := &file_longshore_v1_node_proto_msgTypes[14]
+	mi := &file_longshore_v1_node_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -969,7 +1127,7 @@ func (x *LoadRequest) String() string {
 func (*LoadRequest) ProtoMessage() {}
 
 func (x *LoadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_node_proto_msgTypes[14]
+	mi := &file_longshore_v1_node_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -982,7 +1140,7 @@ func (x *LoadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LoadRequest.ProtoReflect.Descriptor instead.
 func (*LoadRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_node_proto_rawDescGZIP(), []int{14}
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *LoadRequest) GetInterval() *durationpb.Duration {
@@ -1012,7 +1170,7 @@ type LoadResponse struct {
 
 func (x *LoadResponse) Reset() {
 	*x = LoadResponse{}
-	mi := &file_longshore_v1_node_proto_msgTypes[15]
+	mi := &file_longshore_v1_node_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1024,7 +1182,7 @@ func (x *LoadResponse) String() string {
 func (*LoadResponse) ProtoMessage() {}
 
 func (x *LoadResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_node_proto_msgTypes[15]
+	mi := &file_longshore_v1_node_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1037,7 +1195,7 @@ func (x *LoadResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LoadResponse.ProtoReflect.Descriptor instead.
 func (*LoadResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_node_proto_rawDescGZIP(), []int{15}
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *LoadResponse) GetAt() *timestamppb.Timestamp {
@@ -1122,7 +1280,7 @@ type Pressure struct {
 
 func (x *Pressure) Reset() {
 	*x = Pressure{}
-	mi := &file_longshore_v1_node_proto_msgTypes[16]
+	mi := &file_longshore_v1_node_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1134,7 +1292,7 @@ func (x *Pressure) String() string {
 func (*Pressure) ProtoMessage() {}
 
 func (x *Pressure) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_node_proto_msgTypes[16]
+	mi := &file_longshore_v1_node_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1147,7 +1305,7 @@ func (x *Pressure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pressure.ProtoReflect.Descriptor instead.
 func (*Pressure) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_node_proto_rawDescGZIP(), []int{16}
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Pressure) GetResource() string {
@@ -1185,7 +1343,7 @@ type DiskSpace struct {
 
 func (x *DiskSpace) Reset() {
 	*x = DiskSpace{}
-	mi := &file_longshore_v1_node_proto_msgTypes[17]
+	mi := &file_longshore_v1_node_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1197,7 +1355,7 @@ func (x *DiskSpace) String() string {
 func (*DiskSpace) ProtoMessage() {}
 
 func (x *DiskSpace) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_node_proto_msgTypes[17]
+	mi := &file_longshore_v1_node_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1210,7 +1368,7 @@ func (x *DiskSpace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiskSpace.ProtoReflect.Descriptor instead.
 func (*DiskSpace) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_node_proto_rawDescGZIP(), []int{17}
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *DiskSpace) GetPaths() []string {
@@ -1261,7 +1419,7 @@ type Finding struct {
 
 func (x *Finding) Reset() {
 	*x = Finding{}
-	mi := &file_longshore_v1_node_proto_msgTypes[18]
+	mi := &file_longshore_v1_node_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1273,7 +1431,7 @@ func (x *Finding) String() string {
 func (*Finding) ProtoMessage() {}
 
 func (x *Finding) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_node_proto_msgTypes[18]
+	mi := &file_longshore_v1_node_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1286,7 +1444,7 @@ func (x *Finding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Finding.ProtoReflect.Descriptor instead.
 func (*Finding) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_node_proto_rawDescGZIP(), []int{18}
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Finding) GetName() string {
@@ -1326,7 +1484,7 @@ type DoctorRequest struct {
 
 func (x *DoctorRequest) Reset() {
 	*x = DoctorRequest{}
-	mi := &file_longshore_v1_node_proto_msgTypes[19]
+	mi := &file_longshore_v1_node_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1338,7 +1496,7 @@ func (x *DoctorRequest) String() string {
 func (*DoctorRequest) ProtoMessage() {}
 
 func (x *DoctorRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_node_proto_msgTypes[19]
+	mi := &file_longshore_v1_node_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1351,7 +1509,7 @@ func (x *DoctorRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DoctorRequest.ProtoReflect.Descriptor instead.
 func (*DoctorRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_node_proto_rawDescGZIP(), []int{19}
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *DoctorRequest) GetPassive() bool {
@@ -1370,7 +1528,7 @@ type DoctorResponse struct {
 
 func (x *DoctorResponse) Reset() {
 	*x = DoctorResponse{}
-	mi := &file_longshore_v1_node_proto_msgTypes[20]
+	mi := &file_longshore_v1_node_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1382,7 +1540,7 @@ func (x *DoctorResponse) String() string {
 func (*DoctorResponse) ProtoMessage() {}
 
 func (x *DoctorResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_node_proto_msgTypes[20]
+	mi := &file_longshore_v1_node_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1395,7 +1553,7 @@ func (x *DoctorResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DoctorResponse.ProtoReflect.Descriptor instead.
 func (*DoctorResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_node_proto_rawDescGZIP(), []int{20}
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *DoctorResponse) GetFindings() []*Finding {
@@ -1414,7 +1572,7 @@ type CheckRequest struct {
 
 func (x *CheckRequest) Reset() {
 	*x = CheckRequest{}
-	mi := &file_longshore_v1_node_proto_msgTypes[21]
+	mi := &file_longshore_v1_node_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1426,7 +1584,7 @@ func (x *CheckRequest) String() string {
 func (*CheckRequest) ProtoMessage() {}
 
 func (x *CheckRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_node_proto_msgTypes[21]
+	mi := &file_longshore_v1_node_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1439,7 +1597,7 @@ func (x *CheckRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckRequest.ProtoReflect.Descriptor instead.
 func (*CheckRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_node_proto_rawDescGZIP(), []int{21}
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *CheckRequest) GetImages() bool {
@@ -1458,7 +1616,7 @@ type CheckResponse struct {
 
 func (x *CheckResponse) Reset() {
 	*x = CheckResponse{}
-	mi := &file_longshore_v1_node_proto_msgTypes[22]
+	mi := &file_longshore_v1_node_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1470,7 +1628,7 @@ func (x *CheckResponse) String() string {
 func (*CheckResponse) ProtoMessage() {}
 
 func (x *CheckResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_node_proto_msgTypes[22]
+	mi := &file_longshore_v1_node_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1483,7 +1641,7 @@ func (x *CheckResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckResponse.ProtoReflect.Descriptor instead.
 func (*CheckResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_node_proto_rawDescGZIP(), []int{22}
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *CheckResponse) GetFindings() []*Finding {
@@ -1501,7 +1659,7 @@ type ConfigRequest struct {
 
 func (x *ConfigRequest) Reset() {
 	*x = ConfigRequest{}
-	mi := &file_longshore_v1_node_proto_msgTypes[23]
+	mi := &file_longshore_v1_node_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1513,7 +1671,7 @@ func (x *ConfigRequest) String() string {
 func (*ConfigRequest) ProtoMessage() {}
 
 func (x *ConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_node_proto_msgTypes[23]
+	mi := &file_longshore_v1_node_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1526,7 +1684,7 @@ func (x *ConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigRequest.ProtoReflect.Descriptor instead.
 func (*ConfigRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_node_proto_rawDescGZIP(), []int{23}
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{26}
 }
 
 type ConfigResponse struct {
@@ -1538,7 +1696,7 @@ type ConfigResponse struct {
 
 func (x *ConfigResponse) Reset() {
 	*x = ConfigResponse{}
-	mi := &file_longshore_v1_node_proto_msgTypes[24]
+	mi := &file_longshore_v1_node_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1550,7 +1708,7 @@ func (x *ConfigResponse) String() string {
 func (*ConfigResponse) ProtoMessage() {}
 
 func (x *ConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_node_proto_msgTypes[24]
+	mi := &file_longshore_v1_node_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1563,7 +1721,7 @@ func (x *ConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigResponse.ProtoReflect.Descriptor instead.
 func (*ConfigResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_node_proto_rawDescGZIP(), []int{24}
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ConfigResponse) GetToml() string {
@@ -1588,7 +1746,7 @@ type EventsRequest struct {
 
 func (x *EventsRequest) Reset() {
 	*x = EventsRequest{}
-	mi := &file_longshore_v1_node_proto_msgTypes[25]
+	mi := &file_longshore_v1_node_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1600,7 +1758,7 @@ func (x *EventsRequest) String() string {
 func (*EventsRequest) ProtoMessage() {}
 
 func (x *EventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_node_proto_msgTypes[25]
+	mi := &file_longshore_v1_node_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1613,7 +1771,7 @@ func (x *EventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventsRequest.ProtoReflect.Descriptor instead.
 func (*EventsRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_node_proto_rawDescGZIP(), []int{25}
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *EventsRequest) GetSinceSeq() uint64 {
@@ -1667,7 +1825,7 @@ type EventsResponse struct {
 
 func (x *EventsResponse) Reset() {
 	*x = EventsResponse{}
-	mi := &file_longshore_v1_node_proto_msgTypes[26]
+	mi := &file_longshore_v1_node_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1679,7 +1837,7 @@ func (x *EventsResponse) String() string {
 func (*EventsResponse) ProtoMessage() {}
 
 func (x *EventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_node_proto_msgTypes[26]
+	mi := &file_longshore_v1_node_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1692,7 +1850,7 @@ func (x *EventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventsResponse.ProtoReflect.Descriptor instead.
 func (*EventsResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_node_proto_rawDescGZIP(), []int{26}
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *EventsResponse) GetEvent() *Event {
@@ -1720,7 +1878,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_longshore_v1_node_proto_msgTypes[27]
+	mi := &file_longshore_v1_node_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1732,7 +1890,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_node_proto_msgTypes[27]
+	mi := &file_longshore_v1_node_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1745,7 +1903,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_node_proto_rawDescGZIP(), []int{27}
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Event) GetSeq() uint64 {
@@ -1826,7 +1984,7 @@ type DumpRequest struct {
 
 func (x *DumpRequest) Reset() {
 	*x = DumpRequest{}
-	mi := &file_longshore_v1_node_proto_msgTypes[28]
+	mi := &file_longshore_v1_node_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1838,7 +1996,7 @@ func (x *DumpRequest) String() string {
 func (*DumpRequest) ProtoMessage() {}
 
 func (x *DumpRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_node_proto_msgTypes[28]
+	mi := &file_longshore_v1_node_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1851,7 +2009,7 @@ func (x *DumpRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DumpRequest.ProtoReflect.Descriptor instead.
 func (*DumpRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_node_proto_rawDescGZIP(), []int{28}
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{31}
 }
 
 type DumpResponse struct {
@@ -1863,7 +2021,7 @@ type DumpResponse struct {
 
 func (x *DumpResponse) Reset() {
 	*x = DumpResponse{}
-	mi := &file_longshore_v1_node_proto_msgTypes[29]
+	mi := &file_longshore_v1_node_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1875,7 +2033,7 @@ func (x *DumpResponse) String() string {
 func (*DumpResponse) ProtoMessage() {}
 
 func (x *DumpResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_node_proto_msgTypes[29]
+	mi := &file_longshore_v1_node_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1888,7 +2046,7 @@ func (x *DumpResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DumpResponse.ProtoReflect.Descriptor instead.
 func (*DumpResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_node_proto_rawDescGZIP(), []int{29}
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *DumpResponse) GetData() []byte {
@@ -1966,7 +2124,16 @@ const file_longshore_v1_node_proto_rawDesc = "" +
 	"containers\x12-\n" +
 	"\avolumes\x18\x03 \x03(\v2\x13.longshore.v1.UsageR\avolumes\x12\x1f\n" +
 	"\vstore_bytes\x18\x04 \x01(\x04R\n" +
-	"storeBytes\"o\n" +
+	"storeBytes\"\x12\n" +
+	"\x10DiskPartsRequest\"A\n" +
+	"\x11DiskPartsResponse\x12,\n" +
+	"\x05parts\x18\x01 \x03(\v2\x16.longshore.v1.DiskPartR\x05parts\"\x8c\x01\n" +
+	"\bDiskPart\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04note\x18\x02 \x01(\tR\x04note\x12\x14\n" +
+	"\x05bytes\x18\x03 \x01(\x04R\x05bytes\x12\x14\n" +
+	"\x05frees\x18\x04 \x01(\x04R\x05frees\x12,\n" +
+	"\x05parts\x18\x05 \x03(\v2\x16.longshore.v1.DiskPartR\x05parts\"o\n" +
 	"\x05Usage\x12\x14\n" +
 	"\x05owner\x18\x01 \x01(\tR\x05owner\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12\x12\n" +
@@ -2047,12 +2214,13 @@ const file_longshore_v1_node_proto_rawDesc = "" +
 	" \x01(\tR\x04note\"\r\n" +
 	"\vDumpRequest\"\"\n" +
 	"\fDumpResponse\x12\x12\n" +
-	"\x04data\x18\x01 \x01(\fR\x04data2\xfc\x05\n" +
+	"\x04data\x18\x01 \x01(\fR\x04data2\xca\x06\n" +
 	"\x04Node\x12F\n" +
 	"\aVersion\x12\x1c.longshore.v1.VersionRequest\x1a\x1d.longshore.v1.VersionResponse\x12=\n" +
 	"\x04Info\x12\x19.longshore.v1.InfoRequest\x1a\x1a.longshore.v1.InfoResponse\x12L\n" +
 	"\tDiskUsage\x12\x1e.longshore.v1.DiskUsageRequest\x1a\x1f.longshore.v1.DiskUsageResponse\x12?\n" +
-	"\x04Load\x12\x19.longshore.v1.LoadRequest\x1a\x1a.longshore.v1.LoadResponse0\x01\x12C\n" +
+	"\x04Load\x12\x19.longshore.v1.LoadRequest\x1a\x1a.longshore.v1.LoadResponse0\x01\x12L\n" +
+	"\tDiskParts\x12\x1e.longshore.v1.DiskPartsRequest\x1a\x1f.longshore.v1.DiskPartsResponse\x12C\n" +
 	"\x06Doctor\x12\x1b.longshore.v1.DoctorRequest\x1a\x1c.longshore.v1.DoctorResponse\x12@\n" +
 	"\x05Check\x12\x1a.longshore.v1.CheckRequest\x1a\x1b.longshore.v1.CheckResponse\x12C\n" +
 	"\x06Config\x12\x1b.longshore.v1.ConfigRequest\x1a\x1c.longshore.v1.ConfigResponse\x12E\n" +
@@ -2073,7 +2241,7 @@ func file_longshore_v1_node_proto_rawDescGZIP() []byte {
 	return file_longshore_v1_node_proto_rawDescData
 }
 
-var file_longshore_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
+var file_longshore_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
 var file_longshore_v1_node_proto_goTypes = []any{
 	(*AuditRequest)(nil),          // 0: longshore.v1.AuditRequest
 	(*AuditResponse)(nil),         // 1: longshore.v1.AuditResponse
@@ -2088,74 +2256,81 @@ var file_longshore_v1_node_proto_goTypes = []any{
 	(*InfoResponse)(nil),          // 10: longshore.v1.InfoResponse
 	(*DiskUsageRequest)(nil),      // 11: longshore.v1.DiskUsageRequest
 	(*DiskUsageResponse)(nil),     // 12: longshore.v1.DiskUsageResponse
-	(*Usage)(nil),                 // 13: longshore.v1.Usage
-	(*LoadRequest)(nil),           // 14: longshore.v1.LoadRequest
-	(*LoadResponse)(nil),          // 15: longshore.v1.LoadResponse
-	(*Pressure)(nil),              // 16: longshore.v1.Pressure
-	(*DiskSpace)(nil),             // 17: longshore.v1.DiskSpace
-	(*Finding)(nil),               // 18: longshore.v1.Finding
-	(*DoctorRequest)(nil),         // 19: longshore.v1.DoctorRequest
-	(*DoctorResponse)(nil),        // 20: longshore.v1.DoctorResponse
-	(*CheckRequest)(nil),          // 21: longshore.v1.CheckRequest
-	(*CheckResponse)(nil),         // 22: longshore.v1.CheckResponse
-	(*ConfigRequest)(nil),         // 23: longshore.v1.ConfigRequest
-	(*ConfigResponse)(nil),        // 24: longshore.v1.ConfigResponse
-	(*EventsRequest)(nil),         // 25: longshore.v1.EventsRequest
-	(*EventsResponse)(nil),        // 26: longshore.v1.EventsResponse
-	(*Event)(nil),                 // 27: longshore.v1.Event
-	(*DumpRequest)(nil),           // 28: longshore.v1.DumpRequest
-	(*DumpResponse)(nil),          // 29: longshore.v1.DumpResponse
-	(*timestamppb.Timestamp)(nil), // 30: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 31: google.protobuf.Duration
-	(*Autopsy)(nil),               // 32: longshore.v1.Autopsy
+	(*DiskPartsRequest)(nil),      // 13: longshore.v1.DiskPartsRequest
+	(*DiskPartsResponse)(nil),     // 14: longshore.v1.DiskPartsResponse
+	(*DiskPart)(nil),              // 15: longshore.v1.DiskPart
+	(*Usage)(nil),                 // 16: longshore.v1.Usage
+	(*LoadRequest)(nil),           // 17: longshore.v1.LoadRequest
+	(*LoadResponse)(nil),          // 18: longshore.v1.LoadResponse
+	(*Pressure)(nil),              // 19: longshore.v1.Pressure
+	(*DiskSpace)(nil),             // 20: longshore.v1.DiskSpace
+	(*Finding)(nil),               // 21: longshore.v1.Finding
+	(*DoctorRequest)(nil),         // 22: longshore.v1.DoctorRequest
+	(*DoctorResponse)(nil),        // 23: longshore.v1.DoctorResponse
+	(*CheckRequest)(nil),          // 24: longshore.v1.CheckRequest
+	(*CheckResponse)(nil),         // 25: longshore.v1.CheckResponse
+	(*ConfigRequest)(nil),         // 26: longshore.v1.ConfigRequest
+	(*ConfigResponse)(nil),        // 27: longshore.v1.ConfigResponse
+	(*EventsRequest)(nil),         // 28: longshore.v1.EventsRequest
+	(*EventsResponse)(nil),        // 29: longshore.v1.EventsResponse
+	(*Event)(nil),                 // 30: longshore.v1.Event
+	(*DumpRequest)(nil),           // 31: longshore.v1.DumpRequest
+	(*DumpResponse)(nil),          // 32: longshore.v1.DumpResponse
+	(*timestamppb.Timestamp)(nil), // 33: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 34: google.protobuf.Duration
+	(*Autopsy)(nil),               // 35: longshore.v1.Autopsy
 }
 var file_longshore_v1_node_proto_depIdxs = []int32{
 	2,  // 0: longshore.v1.AuditResponse.end:type_name -> longshore.v1.AuditEnd
-	30, // 1: longshore.v1.VersionResponse.started:type_name -> google.protobuf.Timestamp
+	33, // 1: longshore.v1.VersionResponse.started:type_name -> google.protobuf.Timestamp
 	8,  // 2: longshore.v1.VersionResponse.runtimes:type_name -> longshore.v1.Runtime
 	5,  // 3: longshore.v1.VersionResponse.processes:type_name -> longshore.v1.NodeProcess
 	5,  // 4: longshore.v1.UpgradeResponse.processes:type_name -> longshore.v1.NodeProcess
 	4,  // 5: longshore.v1.InfoResponse.version:type_name -> longshore.v1.VersionResponse
-	13, // 6: longshore.v1.DiskUsageResponse.images:type_name -> longshore.v1.Usage
-	13, // 7: longshore.v1.DiskUsageResponse.containers:type_name -> longshore.v1.Usage
-	13, // 8: longshore.v1.DiskUsageResponse.volumes:type_name -> longshore.v1.Usage
-	31, // 9: longshore.v1.LoadRequest.interval:type_name -> google.protobuf.Duration
-	30, // 10: longshore.v1.LoadResponse.at:type_name -> google.protobuf.Timestamp
-	16, // 11: longshore.v1.LoadResponse.pressure:type_name -> longshore.v1.Pressure
-	17, // 12: longshore.v1.LoadResponse.disks:type_name -> longshore.v1.DiskSpace
-	18, // 13: longshore.v1.DoctorResponse.findings:type_name -> longshore.v1.Finding
-	18, // 14: longshore.v1.CheckResponse.findings:type_name -> longshore.v1.Finding
-	30, // 15: longshore.v1.EventsRequest.since:type_name -> google.protobuf.Timestamp
-	27, // 16: longshore.v1.EventsResponse.event:type_name -> longshore.v1.Event
-	30, // 17: longshore.v1.Event.at:type_name -> google.protobuf.Timestamp
-	32, // 18: longshore.v1.Event.autopsy:type_name -> longshore.v1.Autopsy
-	3,  // 19: longshore.v1.Node.Version:input_type -> longshore.v1.VersionRequest
-	9,  // 20: longshore.v1.Node.Info:input_type -> longshore.v1.InfoRequest
-	11, // 21: longshore.v1.Node.DiskUsage:input_type -> longshore.v1.DiskUsageRequest
-	14, // 22: longshore.v1.Node.Load:input_type -> longshore.v1.LoadRequest
-	19, // 23: longshore.v1.Node.Doctor:input_type -> longshore.v1.DoctorRequest
-	21, // 24: longshore.v1.Node.Check:input_type -> longshore.v1.CheckRequest
-	23, // 25: longshore.v1.Node.Config:input_type -> longshore.v1.ConfigRequest
-	25, // 26: longshore.v1.Node.Events:input_type -> longshore.v1.EventsRequest
-	6,  // 27: longshore.v1.Node.Upgrade:input_type -> longshore.v1.UpgradeRequest
-	0,  // 28: longshore.v1.Node.Audit:input_type -> longshore.v1.AuditRequest
-	28, // 29: longshore.v1.Node.Dump:input_type -> longshore.v1.DumpRequest
-	4,  // 30: longshore.v1.Node.Version:output_type -> longshore.v1.VersionResponse
-	10, // 31: longshore.v1.Node.Info:output_type -> longshore.v1.InfoResponse
-	12, // 32: longshore.v1.Node.DiskUsage:output_type -> longshore.v1.DiskUsageResponse
-	15, // 33: longshore.v1.Node.Load:output_type -> longshore.v1.LoadResponse
-	20, // 34: longshore.v1.Node.Doctor:output_type -> longshore.v1.DoctorResponse
-	22, // 35: longshore.v1.Node.Check:output_type -> longshore.v1.CheckResponse
-	24, // 36: longshore.v1.Node.Config:output_type -> longshore.v1.ConfigResponse
-	26, // 37: longshore.v1.Node.Events:output_type -> longshore.v1.EventsResponse
-	7,  // 38: longshore.v1.Node.Upgrade:output_type -> longshore.v1.UpgradeResponse
-	1,  // 39: longshore.v1.Node.Audit:output_type -> longshore.v1.AuditResponse
-	29, // 40: longshore.v1.Node.Dump:output_type -> longshore.v1.DumpResponse
-	30, // [30:41] is the sub-list for method output_type
-	19, // [19:30] is the sub-list for method input_type
-	19, // [19:19] is the sub-list for extension type_name
-	19, // [19:19] is the sub-list for extension extendee
-	0,  // [0:19] is the sub-list for field type_name
+	16, // 6: longshore.v1.DiskUsageResponse.images:type_name -> longshore.v1.Usage
+	16, // 7: longshore.v1.DiskUsageResponse.containers:type_name -> longshore.v1.Usage
+	16, // 8: longshore.v1.DiskUsageResponse.volumes:type_name -> longshore.v1.Usage
+	15, // 9: longshore.v1.DiskPartsResponse.parts:type_name -> longshore.v1.DiskPart
+	15, // 10: longshore.v1.DiskPart.parts:type_name -> longshore.v1.DiskPart
+	34, // 11: longshore.v1.LoadRequest.interval:type_name -> google.protobuf.Duration
+	33, // 12: longshore.v1.LoadResponse.at:type_name -> google.protobuf.Timestamp
+	19, // 13: longshore.v1.LoadResponse.pressure:type_name -> longshore.v1.Pressure
+	20, // 14: longshore.v1.LoadResponse.disks:type_name -> longshore.v1.DiskSpace
+	21, // 15: longshore.v1.DoctorResponse.findings:type_name -> longshore.v1.Finding
+	21, // 16: longshore.v1.CheckResponse.findings:type_name -> longshore.v1.Finding
+	33, // 17: longshore.v1.EventsRequest.since:type_name -> google.protobuf.Timestamp
+	30, // 18: longshore.v1.EventsResponse.event:type_name -> longshore.v1.Event
+	33, // 19: longshore.v1.Event.at:type_name -> google.protobuf.Timestamp
+	35, // 20: longshore.v1.Event.autopsy:type_name -> longshore.v1.Autopsy
+	3,  // 21: longshore.v1.Node.Version:input_type -> longshore.v1.VersionRequest
+	9,  // 22: longshore.v1.Node.Info:input_type -> longshore.v1.InfoRequest
+	11, // 23: longshore.v1.Node.DiskUsage:input_type -> longshore.v1.DiskUsageRequest
+	17, // 24: longshore.v1.Node.Load:input_type -> longshore.v1.LoadRequest
+	13, // 25: longshore.v1.Node.DiskParts:input_type -> longshore.v1.DiskPartsRequest
+	22, // 26: longshore.v1.Node.Doctor:input_type -> longshore.v1.DoctorRequest
+	24, // 27: longshore.v1.Node.Check:input_type -> longshore.v1.CheckRequest
+	26, // 28: longshore.v1.Node.Config:input_type -> longshore.v1.ConfigRequest
+	28, // 29: longshore.v1.Node.Events:input_type -> longshore.v1.EventsRequest
+	6,  // 30: longshore.v1.Node.Upgrade:input_type -> longshore.v1.UpgradeRequest
+	0,  // 31: longshore.v1.Node.Audit:input_type -> longshore.v1.AuditRequest
+	31, // 32: longshore.v1.Node.Dump:input_type -> longshore.v1.DumpRequest
+	4,  // 33: longshore.v1.Node.Version:output_type -> longshore.v1.VersionResponse
+	10, // 34: longshore.v1.Node.Info:output_type -> longshore.v1.InfoResponse
+	12, // 35: longshore.v1.Node.DiskUsage:output_type -> longshore.v1.DiskUsageResponse
+	18, // 36: longshore.v1.Node.Load:output_type -> longshore.v1.LoadResponse
+	14, // 37: longshore.v1.Node.DiskParts:output_type -> longshore.v1.DiskPartsResponse
+	23, // 38: longshore.v1.Node.Doctor:output_type -> longshore.v1.DoctorResponse
+	25, // 39: longshore.v1.Node.Check:output_type -> longshore.v1.CheckResponse
+	27, // 40: longshore.v1.Node.Config:output_type -> longshore.v1.ConfigResponse
+	29, // 41: longshore.v1.Node.Events:output_type -> longshore.v1.EventsResponse
+	7,  // 42: longshore.v1.Node.Upgrade:output_type -> longshore.v1.UpgradeResponse
+	1,  // 43: longshore.v1.Node.Audit:output_type -> longshore.v1.AuditResponse
+	32, // 44: longshore.v1.Node.Dump:output_type -> longshore.v1.DumpResponse
+	33, // [33:45] is the sub-list for method output_type
+	21, // [21:33] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_longshore_v1_node_proto_init() }
@@ -2164,15 +2339,15 @@ func file_longshore_v1_node_proto_init() {
 		return
 	}
 	file_longshore_v1_container_proto_init()
-	file_longshore_v1_node_proto_msgTypes[15].OneofWrappers = []any{}
-	file_longshore_v1_node_proto_msgTypes[25].OneofWrappers = []any{}
+	file_longshore_v1_node_proto_msgTypes[18].OneofWrappers = []any{}
+	file_longshore_v1_node_proto_msgTypes[28].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_longshore_v1_node_proto_rawDesc), len(file_longshore_v1_node_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   30,
+			NumMessages:   33,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -23,6 +23,7 @@ const (
 	Node_Info_FullMethodName      = "/longshore.v1.Node/Info"
 	Node_DiskUsage_FullMethodName = "/longshore.v1.Node/DiskUsage"
 	Node_Load_FullMethodName      = "/longshore.v1.Node/Load"
+	Node_DiskParts_FullMethodName = "/longshore.v1.Node/DiskParts"
 	Node_Doctor_FullMethodName    = "/longshore.v1.Node/Doctor"
 	Node_Check_FullMethodName     = "/longshore.v1.Node/Check"
 	Node_Config_FullMethodName    = "/longshore.v1.Node/Config"
@@ -45,6 +46,8 @@ type NodeClient interface {
 	DiskUsage(ctx context.Context, in *DiskUsageRequest, opts ...grpc.CallOption) (*DiskUsageResponse, error)
 	// Load answers the use of the machine's processors, memory and disks.
 	Load(ctx context.Context, in *LoadRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[LoadResponse], error)
+	// DiskParts measures the agent's directory, file by file, and says which object each byte belongs to.
+	DiskParts(ctx context.Context, in *DiskPartsRequest, opts ...grpc.CallOption) (*DiskPartsResponse, error)
 	// Doctor says what of this node works, and what to do about the rest.
 	Doctor(ctx context.Context, in *DoctorRequest, opts ...grpc.CallOption) (*DoctorResponse, error)
 	// Check compares the engine's records with each other and with the node.
@@ -119,6 +122,16 @@ func (c *nodeClient) Load(ctx context.Context, in *LoadRequest, opts ...grpc.Cal
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Node_LoadClient = grpc.ServerStreamingClient[LoadResponse]
+
+func (c *nodeClient) DiskParts(ctx context.Context, in *DiskPartsRequest, opts ...grpc.CallOption) (*DiskPartsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DiskPartsResponse)
+	err := c.cc.Invoke(ctx, Node_DiskParts_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
 
 func (c *nodeClient) Doctor(ctx context.Context, in *DoctorRequest, opts ...grpc.CallOption) (*DoctorResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
@@ -230,6 +243,8 @@ type NodeServer interface {
 	DiskUsage(context.Context, *DiskUsageRequest) (*DiskUsageResponse, error)
 	// Load answers the use of the machine's processors, memory and disks.
 	Load(*LoadRequest, grpc.ServerStreamingServer[LoadResponse]) error
+	// DiskParts measures the agent's directory, file by file, and says which object each byte belongs to.
+	DiskParts(context.Context, *DiskPartsRequest) (*DiskPartsResponse, error)
 	// Doctor says what of this node works, and what to do about the rest.
 	Doctor(context.Context, *DoctorRequest) (*DoctorResponse, error)
 	// Check compares the engine's records with each other and with the node.
@@ -267,6 +282,9 @@ func (UnimplementedNodeServer) DiskUsage(context.Context, *DiskUsageRequest) (*D
 }
 func (UnimplementedNodeServer) Load(*LoadRequest, grpc.ServerStreamingServer[LoadResponse]) error {
 	return status.Error(codes.Unimplemented, "method Load not implemented")
+}
+func (UnimplementedNodeServer) DiskParts(context.Context, *DiskPartsRequest) (*DiskPartsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DiskParts not implemented")
 }
 func (UnimplementedNodeServer) Doctor(context.Context, *DoctorRequest) (*DoctorResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Doctor not implemented")
@@ -374,6 +392,24 @@ func _Node_Load_Handler(srv interface{}, stream grpc.ServerStream) error {
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Node_LoadServer = grpc.ServerStreamingServer[LoadResponse]
+
+func _Node_DiskParts_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DiskPartsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(NodeServer).DiskParts(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Node_DiskParts_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(NodeServer).DiskParts(ctx, req.(*DiskPartsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
 
 func _Node_Doctor_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(DoctorRequest)
@@ -498,6 +534,10 @@ var Node_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "DiskUsage",
 			Handler:    _Node_DiskUsage_Handler,
+		},
+		{
+			MethodName: "DiskParts",
+			Handler:    _Node_DiskParts_Handler,
 		},
 		{
 			MethodName: "Doctor",

@@ -76,6 +76,7 @@ func exampleOf() map[string]string {
 		"volume rm":      "longshore volume rm data",
 		"volume prune":   "longshore volume prune -f",
 
+		"why disk":           "longshore why disk",
 		"audit":              "longshore audit -n 20 web",
 		"egress":             "longshore egress log web",
 		"egress show":        "longshore egress show web",

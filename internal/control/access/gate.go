@@ -33,6 +33,7 @@ func reads(method string) (readOnly, known bool) {
 		longshorev1.Node_Info_FullMethodName,
 		longshorev1.Node_DiskUsage_FullMethodName,
 		longshorev1.Node_Load_FullMethodName,
+		longshorev1.Node_DiskParts_FullMethodName,
 		longshorev1.Node_Doctor_FullMethodName,
 		longshorev1.Node_Check_FullMethodName,
 		longshorev1.Node_Config_FullMethodName,
