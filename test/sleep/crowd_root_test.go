@@ -58,7 +58,7 @@ func TestACrowdSleeps(t *testing.T) {
 		if each*uint64(crowd) < 4*limit || each*uint64(awake) > limit {
 			t.Errorf("the limit of %d MiB has room for %d of them", limit>>20, limit/each)
 		}
-		t.Logf("states before any of them wakes: %v", b.states())
+		b.sleepAll(crowd)
 		for i := range awake {
 			if got := b.ask(addrs[i*crowd/awake], sleeptest.Sum); got != sums[i*crowd/awake] {
 				t.Errorf("container %d has the sum %s, want %s", i*crowd/awake, got, sums[i*crowd/awake])
@@ -75,6 +75,21 @@ func TestACrowdSleeps(t *testing.T) {
 		}
 		b.Check()
 	})
+}
+
+// sleepAll asserts that all containers sleep, and names the others.
+func (b *bed) sleepAll(crowd int) {
+	b.T.Helper()
+	states := b.states()
+	if states["asleep"] == crowd {
+		return
+	}
+	b.T.Errorf("before any of them wakes they are %v", states)
+	for i := range crowd {
+		if c := b.Inspect(fmt.Sprintf("sleeper%d", i)); c.GetState() != "asleep" {
+			b.T.Logf("%s is %s; woken %s; %v", c.GetName(), c.GetState(), c.GetRest().GetBy(), c.GetAutopsy())
+		}
+	}
 }
 
 // number returns the number in a variable of the environment.

@@ -77,7 +77,7 @@ func (b *bed) ask(addr, request string) string {
 	answer, err := sleeptest.Ask(b.T.Context(), addr, request)
 	if err != nil {
 		log, _ := b.CLI("logs", "--tail", "20", "web")
-		b.T.Fatalf("%v; %v; its log: %s", err, b.Inspect("web"), log)
+		b.T.Fatalf("%v; %v; %v; the log of web: %s", err, b.states(), b.Find("web"), log)
 	}
 	return answer
 }

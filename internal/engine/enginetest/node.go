@@ -44,7 +44,9 @@ type Node struct {
 	OOMLog     *OOMLog
 	Volumes    *volume.Local
 	Sleeper    *Sleeper
-	Policy     *Policy // the policy in Options, which sees every operation
+	// Checkpointer is no part of Options: verbs of checkpoints are not the engine's.
+	Checkpointer *Checkpointer
+	Policy       *Policy // the policy in Options, which sees every operation
 
 	// Engine is the running engine. Restart and Start replace it.
 	Engine *engine.Engine
@@ -82,6 +84,7 @@ func Fakes(tb testing.TB) *Node {
 	n.Cgroups.killed, n.Cgroups.pids = n.Supervisor.killCgroup, n.Supervisor.cgroupPids
 	n.Runtime = &Runtime{name: "fake", sup: n.Supervisor, cgroups: n.Cgroups, kept: map[core.ID]core.RuntimeCreate{}}
 	n.Sleeper = &Sleeper{cgroups: n.Cgroups, kept: map[core.ID]*kept{}}
+	n.Checkpointer = &Checkpointer{node: n, kept: map[core.ID]storedProcesses{}}
 	n.Images = newImages()
 	n.Network = newNetwork()
 	n.Overlays = newOverlays(n.Network)
@@ -314,6 +317,8 @@ func (n *Node) Left() []string {
 	add("network", ids, err)
 	ids, err = n.Runtime.List(ctx)
 	add("runtime", ids, err)
+	ids, err = n.Checkpointer.Stored(ctx)
+	add("checkpoint", ids, err)
 	cgs, err := n.Cgroups.List(ctx)
 	for _, cg := range cgs {
 		add("cgroup", []core.ID{core.ID(cg)}, err)

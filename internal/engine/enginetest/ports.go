@@ -200,6 +200,13 @@ func (c *Cgroups) Freeze(ctx context.Context, ref core.CgroupRef, frozen bool) e
 	return nil
 }
 
+// Frozen reports the state of the last Freeze.
+func (c *Cgroups) Frozen(ref core.CgroupRef) bool {
+	c.lock.Lock()
+	defer c.lock.Unlock()
+	return c.frozen[ref.Path]
+}
+
 // Kill ends every process launched in or below ref.
 func (c *Cgroups) Kill(ctx context.Context, ref core.CgroupRef) error {
 	if err := c.check(ctx, "Kill"); err != nil {

@@ -3,9 +3,11 @@
 package sleeptest
 
 import (
+	"bufio"
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -192,13 +194,23 @@ func (w *work) do(request string) string {
 }
 
 // Ask makes a request of the program at an address and returns its answer.
-func Ask(ctx context.Context, addr, request string) (string, error) {
+func Ask(ctx context.Context, addr, request string) (_ string, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+"/"+request, http.NoBody)
 	if err != nil {
 		return "", err
 	}
-	req.Close = true // the end of an idle connection would wake the program later
-	resp, err := http.DefaultClient.Do(req)
+	req.Close = true
+	// The connection ends before Ask does: the packet of its end would wake a program that has fallen asleep meanwhile.
+	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, conn.Close()) }()
+	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now()) })()
+	if err := req.Write(conn); err != nil {
+		return "", err
+	}
+	resp, err := http.ReadResponse(bufio.NewReader(conn), req)
 	if err != nil {
 		return "", err
 	}
