@@ -1,11 +1,8 @@
 package control
 
 import (
-	"bufio"
 	"context"
 	"fmt"
-	"io"
-	"slices"
 
 	"github.com/containerd/errdefs"
 	"google.golang.org/grpc"
@@ -70,14 +67,9 @@ func (s *containerServer) ExportCheckpoint(req *longshorev1.ExportCheckpointRequ
 	if err != nil {
 		return err
 	}
-	w := bufio.NewWriterSize(writerFunc(func(p []byte) error {
-		for chunk := range slices.Chunk(p, exportChunk) {
-			if err := stream.Send(&longshorev1.ExportCheckpointResponse{Data: chunk}); err != nil {
-				return err
-			}
-		}
-		return nil
-	}), exportChunk)
+	w := toStream(stream.Send, func(data []byte) *longshorev1.ExportCheckpointResponse {
+		return &longshorev1.ExportCheckpointResponse{Data: data}
+	})
 	if err := v.Export(ctx, c.ID, w); err != nil {
 		return err
 	}
@@ -139,7 +131,7 @@ func (s *containerServer) restoreEnded(ctx context.Context, name string, tcp cor
 // restoreNew makes a container of a tar.
 func (s *containerServer) restoreNew(stream grpc.ClientStreamingServer[longshorev1.RestoreRequest, longshorev1.RestoreResponse], v core.CheckpointVerbs, start *longshorev1.RestoreStart, tcp core.TCPMode) (core.Container, error) {
 	ctx := stream.Context()
-	in, err := v.Import(ctx, &restoreReader{recv: stream.Recv})
+	in, err := v.Import(ctx, &fromStream[*longshorev1.RestoreRequest]{recv: stream.Recv})
 	if err != nil {
 		return core.Container{}, err
 	}
@@ -162,24 +154,3 @@ func (s *containerServer) restoreNew(stream grpc.ClientStreamingServer[longshore
 	}
 	return made.Restore(ctx, solo.Restoring{Verbs: v, From: in, TCP: tcp}, img)
 }
-
-// restoreReader reads the data of a stream's messages.
-type restoreReader struct {
-	recv func() (*longshorev1.RestoreRequest, error)
-	rest []byte
-}
-
-func (r *restoreReader) Read(p []byte) (int, error) {
-	for len(r.rest) == 0 {
-		m, err := r.recv()
-		if err != nil {
-			return 0, err
-		}
-		r.rest = m.GetData()
-	}
-	n := copy(p, r.rest)
-	r.rest = r.rest[n:]
-	return n, nil
-}
-
-var _ io.Reader = (*restoreReader)(nil)

@@ -4,9 +4,7 @@ import (
 	"bufio"
 	"context"
 	"fmt"
-	"io"
 	"os"
-	"slices"
 	"strings"
 
 	"github.com/longshore/longshore/internal/solo"
@@ -43,14 +41,7 @@ func (s *containerServer) CopyOut(req *longshorev1.CopyOutRequest, stream grpc.S
 
 // copyWriter returns a writer that sends its input.
 func copyWriter(stream grpc.ServerStreamingServer[longshorev1.CopyOutResponse]) *bufio.Writer {
-	return bufio.NewWriterSize(writerFunc(func(p []byte) error {
-		for chunk := range slices.Chunk(p, exportChunk) {
-			if err := stream.Send(&longshorev1.CopyOutResponse{Data: chunk}); err != nil {
-				return err
-			}
-		}
-		return nil
-	}), exportChunk)
+	return toStream(stream.Send, func(data []byte) *longshorev1.CopyOutResponse { return &longshorev1.CopyOutResponse{Data: data} })
 }
 
 // exportRoot sends the files of a container's root, without those of the mounts in it.
@@ -87,7 +78,7 @@ func (s *containerServer) CopyIn(stream grpc.ClientStreamingServer[longshorev1.C
 		if to.GetOwners() {
 			owners = treecopy.Theirs
 		}
-		return treecopy.Unpack(&copyReader{recv: stream.Recv}, root, target, owners, ids)
+		return treecopy.Unpack(&fromStream[*longshorev1.CopyInRequest]{recv: stream.Recv}, root, target, owners, ids)
 	})
 	if err != nil {
 		return err
@@ -105,27 +96,6 @@ func targetOf(root *os.File, to *longshorev1.CopyTo) (treecopy.Target, error) {
 	}
 	return treecopy.Place(root, to.GetPath(), treecopy.Source{Name: src.GetName(), Dir: src.GetDir(), Contents: src.GetContents()})
 }
-
-// copyReader reads the data of a stream's messages.
-type copyReader struct {
-	recv func() (*longshorev1.CopyInRequest, error)
-	rest []byte
-}
-
-func (r *copyReader) Read(p []byte) (int, error) {
-	for len(r.rest) == 0 {
-		m, err := r.recv()
-		if err != nil {
-			return 0, err
-		}
-		r.rest = m.GetData()
-	}
-	n := copy(p, r.rest)
-	r.rest = r.rest[n:]
-	return n, nil
-}
-
-var _ io.Reader = (*copyReader)(nil)
 
 // inRoot calls fn with the root of a container, with the container's mounts.
 func (s *Server) inRoot(ctx context.Context, name string, force bool, fn func(root *os.File, ids treecopy.IDs) error) error {

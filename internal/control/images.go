@@ -1,7 +1,6 @@
 package control
 
 import (
-	"bufio"
 	"bytes"
 	"cmp"
 	"context"
@@ -107,32 +106,13 @@ func (s *imageServer) PullImage(req *longshorev1.PullImageRequest, stream grpc.S
 	return stream.Send(&longshorev1.PullImageResponse{Step: &longshorev1.PullImageResponse_Image{Image: view.Image(core.OwnerCLI, img)}})
 }
 
-// archiveReader reads an archive that arrives in messages.
-type archiveReader struct {
-	recv func() (*longshorev1.ImportImagesRequest, error)
-	rest []byte
-}
-
-func (r *archiveReader) Read(p []byte) (int, error) {
-	for len(r.rest) == 0 {
-		m, err := r.recv()
-		if err != nil {
-			return 0, err
-		}
-		r.rest = m.GetData()
-	}
-	n := copy(p, r.rest)
-	r.rest = r.rest[n:]
-	return n, nil
-}
-
 // ImportImages imports an archive for us.
 func (s *imageServer) ImportImages(stream grpc.ClientStreamingServer[longshorev1.ImportImagesRequest, longshorev1.ImportImagesResponse]) error {
 	first, err := stream.Recv()
 	if err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}
-	data := io.MultiReader(bytes.NewReader(first.GetData()), &archiveReader{recv: stream.Recv})
+	data := io.MultiReader(bytes.NewReader(first.GetData()), &fromStream[*longshorev1.ImportImagesRequest]{recv: stream.Recv})
 	if first.GetProgram() {
 		p, err := s.srv.o.Programs.Import(stream.Context(), data)
 		if err != nil {
@@ -154,38 +134,19 @@ func (s *imageServer) ImportImages(stream grpc.ClientStreamingServer[longshorev1
 	return stream.SendAndClose(resp)
 }
 
-// exportChunk is the number of bytes of an archive in one message.
-const exportChunk = 256 << 10
-
 // ExportImages sends an archive of our images.
 func (s *imageServer) ExportImages(req *longshorev1.ExportImagesRequest, stream grpc.ServerStreamingServer[longshorev1.ExportImagesResponse]) error {
 	if len(req.GetNames()) == 0 {
 		return invalid.Errorf("name at least one image")
 	}
-	w := bufio.NewWriterSize(writerFunc(func(p []byte) error {
-		for chunk := range slices.Chunk(p, exportChunk) {
-			if err := stream.Send(&longshorev1.ExportImagesResponse{Data: chunk}); err != nil {
-				return err
-			}
-		}
-		return nil
-	}), exportChunk)
+	w := toStream(stream.Send, func(data []byte) *longshorev1.ExportImagesResponse {
+		return &longshorev1.ExportImagesResponse{Data: data}
+	})
 	if err := s.srv.o.Transfers.Export(stream.Context(), core.OwnerCLI, req.GetNames(), w); err != nil {
 		return err
 	}
 	return w.Flush()
 }
-
-type writerFunc func([]byte) error
-
-func (f writerFunc) Write(p []byte) (int, error) {
-	if err := f(p); err != nil {
-		return 0, err
-	}
-	return len(p), nil
-}
-
-var _ io.Writer = writerFunc(nil)
 
 // PushImage stores an image of ours in a registry.
 func (s *imageServer) PushImage(req *longshorev1.PushImageRequest, stream grpc.ServerStreamingServer[longshorev1.PushImageResponse]) error {

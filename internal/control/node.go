@@ -248,12 +248,8 @@ func (s *nodeServer) Dump(_ *longshorev1.DumpRequest, stream grpc.ServerStreamin
 	if err := zip.Close(); err != nil {
 		return fmt.Errorf("dump: %w", err)
 	}
-	for chunk := range slices.Chunk(out.Bytes(), exportChunk) {
-		if err := stream.Send(&longshorev1.DumpResponse{Data: chunk}); err != nil {
-			return err
-		}
-	}
-	return nil
+	_, err := chunks(func(data []byte) error { return stream.Send(&longshorev1.DumpResponse{Data: data}) }).Write(out.Bytes())
+	return err
 }
 
 func (s *nodeServer) dumpVersion(ctx context.Context, w io.Writer) error {
