@@ -259,14 +259,17 @@ func (t *thread) next(request int) (unix.WaitStatus, error) {
 	}
 	for {
 		var ws unix.WaitStatus
-		_, err := unix.Wait4(t.id, &ws, unix.WALL, nil)
+		tid, err := unix.Wait4(-1, &ws, unix.WALL, nil)
 		switch {
 		case errors.Is(err, unix.EINTR):
 		case err != nil:
 			return 0, err
-		case !ws.Stopped():
-			return 0, unix.ESRCH
-		default:
+		case !ws.Stopped(): // A killed process. If it is the first one of a pid namespace, its end waits for the end of all its threads.
+			delete(t.process.g.threads, tid)
+			if tid == t.id {
+				return 0, unix.ESRCH
+			}
+		case tid == t.id:
 			return ws, nil
 		}
 	}
