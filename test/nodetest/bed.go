@@ -20,7 +20,12 @@ type Bed struct {
 // NewBed starts a node.
 func NewBed(t *testing.T, o Options) *Bed {
 	t.Helper()
-	n := Start(t, o)
+	return Start(t, o).Bed(t)
+}
+
+// Bed is a bed on a node that has started.
+func (n *Node) Bed(t *testing.T) *Bed {
+	t.Helper()
 	conn, err := grpc.NewClient("unix:"+filepath.Join(n.State, "control.sock"), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
@@ -62,4 +67,13 @@ func (b *Bed) Inspect(name string) *longshorev1.Container {
 		b.T.Fatalf("no container %s", name)
 	}
 	return c
+}
+
+// FallsAsleep waits until the one container of an owner sleeps.
+func (b *Bed) FallsAsleep(owner string) {
+	b.T.Helper()
+	Eventually(b.T, "the container of "+owner+" sleeps", func() bool {
+		list, err := b.API.ListContainers(b.T.Context(), &longshorev1.ListContainersRequest{All: true, Owner: owner})
+		return err == nil && len(list.GetContainers()) == 1 && list.GetContainers()[0].GetState() == "asleep"
+	})
 }

@@ -164,10 +164,7 @@ func TestIdleContainersSleep(t *testing.T) {
 		for _, name := range []string{"idle", "labelled"} {
 			roottest.Eventually(t, name+" sleeps", func() bool { return b.Inspect(name).GetState() == "asleep" })
 		}
-		roottest.Eventually(t, "the pod's container sleeps", func() bool {
-			list, err := b.API.ListContainers(t.Context(), &longshorev1.ListContainersRequest{All: true, Owner: "cri"})
-			return err == nil && len(list.GetContainers()) == 1 && list.GetContainers()[0].GetState() == "asleep"
-		})
+		b.FallsAsleep("cri")
 		if c := b.Inspect("busy"); c.GetState() != "running" {
 			t.Errorf("it is busy: %v", c)
 		}

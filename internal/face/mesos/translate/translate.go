@@ -276,6 +276,9 @@ func (l Launch) ContainerConfig(sandbox core.ID, images Images) (core.ContainerC
 	levels, _ := l.label(core.LandlockAnnotation)
 	ocispec.SetLevels(base, levels)
 	c.Spec, c.Users = l.specFunc(base), ocispec.UserNeeds(base)
+	if after, ok := l.label(core.SleepAfterLabel); ok {
+		c.Labels = map[string]string{core.SleepAfterLabel: after}
+	}
 	doc, asked := l.label(core.GrantAnnotation)
 	ocispec.Granted{
 		Document: doc, Asked: asked, Image: &images.Root, Identity: core.Identity{Pod: l.Root(), Container: l.ID, Image: l.Image()},
