@@ -12,8 +12,8 @@ import (
 	"github.com/longshore/longshore/test/nodetest"
 )
 
-// TestCrictlCheckpoint stores a container by the real crictl, and has checkpointctl read the archive if the environment variable
-// CHECKPOINTCTL names one. It needs the CRIU that CRIU names.
+// TestCrictlCheckpoint stores a container by the real crictl. checkpointctl opens the archive, if the environment variable CHECKPOINTCTL
+// names one. The variable CRIU names a CRIU.
 func TestCrictlCheckpoint(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		criu := os.Getenv("CRIU")
