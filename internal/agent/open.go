@@ -184,12 +184,16 @@ func (n *node) openStores(ctx context.Context, open *closers) (err error) {
 
 func (n *node) openNetwork(open *closers) (err error) {
 	run := n.cfg.Agent.State
+	refused := &refusals{records: scope.Records{Store: n.store}, last: func(id core.ID) []core.EgressRefusal { return lastRefused(n, id) }, log: n.log, since: time.Now(), boxes: map[core.ID]*announced{}}
 	if n.network, err = network.New(network.Options{
 		Config: n.cfg.Network, Avoid: rangesOfOthers(n.cfg), Store: n.store.Scope("network", true), Leases: n.store.Scope("leases", false), StateDir: filepath.Join(run, "cni"), Logger: n.log,
 		Holder: n.keeper.Held(),
 		Names: &names.Options{Dir: filepath.Join(run, "names"), Command: []string{"/proc/self/exe", names.Arg}, Holder: n.keeper.Held(), Started: func(ctx context.Context, pid int) {
 			settle(ctx, n.log, fmt.Sprintf("longshore-names-%d.scope", pid), pid)
-		}, Unanswered: n.unanswered.store, Refused: n.refused.store},
+		}, Unanswered: n.unanswered.store, Refused: func(all map[core.ID]uint64) {
+			n.refused.store(all)
+			refused.round(all)
+		}},
 	}); err != nil {
 		return err
 	}
@@ -244,7 +248,7 @@ func (n *node) openEngine(pins core.Pinner, volumes core.Volumes) error {
 	}
 	n.engine, err = engine.New(engine.Options{
 		Store: n.store, Runtimes: n.runtimes.usable, Default: n.runtimes.chosen, Supervisor: n.keeper, Images: n.images, Network: n.network,
-		Pinner: pins, Cgroups: n.cgroups, Roots: roots, Volumes: volumes, Restarts: restart.Rules{}, Return: returner, Joins: joiner, Users: n.users, Egress: lists, Sleeper: n.sleeper(), Checkpoints: func(c *engine.Client) core.CheckpointRecoverer { return checkpointsOf(n)(c) },
+		Pinner: pins, Cgroups: n.cgroups, Roots: roots, Volumes: volumes, Restarts: restart.Rules{}, Return: returner, Joins: joiner, Users: n.users, Egress: lists, EgressRefused: func(id core.ID) []core.EgressRefusal { return lastRefused(n, id) }, Sleeper: n.sleeper(), Checkpoints: func(c *engine.Client) core.CheckpointRecoverer { return checkpointsOf(n)(c) },
 		Labels: selinux.Table{All: n.cfg.Engine.SELinux, Enabled: ocispec.SELinuxEnabled}, OOMLog: kmsg.New(kmsg.Options{Logger: n.log}),
 		Policies: adjust.Policies(adjust.Options{First: auditPolicies(n.trail), CDI: devices, Ulimits: limits, Owners: n.owned(), Node: given, Egress: lists, Profiles: n.profiles(given.AppArmor)}),
 		State:    run, Init: n.binary, Files: n.files, Observer: stages{n.metrics}, Logger: n.log, FailPoint: failPoint(os.Getenv(failPointEnv)),

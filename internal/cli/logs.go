@@ -13,13 +13,14 @@ import (
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 	"github.com/longshore/longshore/internal/cli/base"
+	"github.com/longshore/longshore/internal/cli/egress"
 	"github.com/longshore/longshore/internal/cli/present"
 )
 
 func newLogs(a *app) *cobra.Command {
 	req := &longshorev1.LogsRequest{}
 	var since, until, tail string
-	var stamps, asJSON, names bool
+	var stamps, asJSON, names, connections bool
 	cmd := &cobra.Command{
 		Use:   "logs CONTAINER...",
 		Short: "Show containers' output",
@@ -44,7 +45,13 @@ func newLogs(a *app) *cobra.Command {
 			if len(args) > 1 && asJSON {
 				return &base.UsageError{Err: errors.New("--json shows the output of one container")}
 			}
+			if connections && len(args) > 1 {
+				return &base.UsageError{Err: errors.New("--egress shows the log of one container")}
+			}
 			return a.Call(func(c *base.Client) error {
+				if connections {
+					return egress.PrintLog(cmd.Context(), a.App, c, args[0], asJSON)
+				}
 				outs := logPrinters(args, logPrinter{a: a, stamps: stamps, json: asJSON}, names)
 				return showLogs(cmd.Context(), a, c, req, outs)
 			})
@@ -57,6 +64,7 @@ func newLogs(a *app) *cobra.Command {
 	fl.StringVarP(&tail, "tail", "n", "", "only the last lines")
 	fl.BoolVarP(&stamps, "timestamps", "t", false, "show when each line was written")
 	fl.BoolVar(&names, "names", false, "begin each line with the container's name, even for a single container")
+	fl.BoolVar(&connections, "egress", false, "show the log of the container's egress list instead, as egress log does")
 	fl.BoolVar(&asJSON, "json", false, "print each chunk as a line of JSON")
 	return cmd
 }

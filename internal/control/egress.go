@@ -70,18 +70,22 @@ func (s *Server) egressLog(id core.ID) (list []*longshorev1.EgressRecord, err er
 		return nil, err
 	}
 	for _, r := range records {
-		out := &longshorev1.EgressRecord{
-			Time: timestamppb.New(r.Time), Kind: r.Kind, Name: r.Name, Protocol: r.Proto, Port: uint32(r.Port), Uid: r.UID, Count: uint32(max(r.Count, 0)), Reason: r.Reason,
-		}
-		if r.Addr.IsValid() {
-			out.Address = r.Addr.String()
-		}
-		for _, a := range r.Addrs {
-			out.Addresses = append(out.Addresses, a.String())
-		}
-		list = append(list, out)
+		list = append(list, egressRecord(r))
 	}
 	return list, nil
+}
+
+func egressRecord(r egress.Record) *longshorev1.EgressRecord {
+	out := &longshorev1.EgressRecord{
+		Time: timestamppb.New(r.Time), Kind: r.Kind, Name: r.Name, Protocol: r.Proto, Port: uint32(r.Port), Uid: r.UID, Count: uint32(max(r.Count, 0)), Reason: r.Reason,
+	}
+	if r.Addr.IsValid() {
+		out.Address = r.Addr.String()
+	}
+	for _, a := range r.Addrs {
+		out.Addresses = append(out.Addresses, a.String())
+	}
+	return out
 }
 
 // reportDelay bounds the time from a refusal to its record: the kernel reports several at once.
@@ -90,9 +94,16 @@ const reportDelay = time.Second
 // maxRefused is the number of refusals in the answer to why.
 const maxRefused = 5
 
-// lastRefused returns the last refusals before a container's end, or until now.
-func (s *Server) lastRefused(c *core.Container) ([]*longshorev1.EgressRecord, error) {
-	list, err := s.egressLog(c.Sandbox)
+// lastRefused returns the last refusals before a container's end, or until now. The log ends with the sandbox's network, and the
+// autopsy has them then.
+func (s *Server) lastRefused(c *core.Container) (list []*longshorev1.EgressRecord, err error) {
+	if a := c.Main.Autopsy; a != nil && len(a.EgressRefused) > 0 {
+		for _, r := range a.EgressRefused {
+			list = append(list, egressRecord(egress.Record{Time: r.At, Kind: r.Kind, Name: r.Name, Addr: r.Addr, Proto: r.Proto, Port: r.Port, UID: r.UID, Count: r.Count, Reason: r.Reason}))
+		}
+		return list, nil
+	}
+	list, err = s.egressLog(c.Sandbox)
 	if err != nil {
 		return nil, err
 	}

@@ -187,7 +187,7 @@ func (s *containerServer) Why(ctx context.Context, req *longshorev1.WhyRequest) 
 		return nil, err
 	}
 	resp.Start = view.Start(&sb, &c)
-	if len(sb.Config.Network.Egress) > 0 {
+	if len(sb.Config.Network.Egress) > 0 || c.Main.Autopsy != nil && len(c.Main.Autopsy.EgressRefused) > 0 {
 		if resp.Refused, err = s.srv.lastRefused(&c); err != nil {
 			return nil, err
 		}

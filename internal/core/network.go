@@ -28,6 +28,19 @@ type NetworkConfig struct {
 	Metadata bool `json:"metadata,omitempty"`
 }
 
+// EgressRefusal is a name or a connection that an egress list has refused.
+type EgressRefusal struct {
+	At     time.Time  `json:"at"`
+	Kind   string     `json:"kind"` // as in the log, by internal/egress
+	Name   string     `json:"name,omitempty"`
+	Addr   netip.Addr `json:"addr,omitzero"`
+	Proto  string     `json:"proto,omitempty"`
+	Port   uint16     `json:"port,omitempty"`
+	UID    *uint32    `json:"uid,omitempty"`
+	Count  int        `json:"count,omitempty"`
+	Reason string     `json:"reason,omitempty"`
+}
+
 // EgressLabel is the label of a sandbox with an egress list. Spaces separate its entries.
 const EgressLabel = "longshore.egress"
 

@@ -151,6 +151,9 @@ type Autopsy struct {
 	Verdict string `json:"verdict"` // one sentence for people
 	// LostOutput is how many bytes of its output no sink took.
 	LostOutput uint64 `json:"lost_output,omitempty"`
+	// EgressRefused has the last refusals of the sandbox's egress list before the end, oldest first. The engine adds them when
+	// the sandbox's network ends, and the list's log with it.
+	EgressRefused []EgressRefusal `json:"egress_refused,omitempty"`
 }
 
 // OOM describes an out-of-memory kill.

@@ -49,6 +49,25 @@ func Records(r io.Reader) (list []Record, err error) {
 	}
 }
 
+// Refusal reports whether a record is about a refusal.
+func (r Record) Refusal() bool { return r.Kind == RecordRefused || r.Kind == RecordRefusedName }
+
+// maxTail bounds the bytes that LastRefused reads.
+const maxTail = 64 << 10
+
+// LastRefused returns the refusals at the end of a log, oldest first.
+func LastRefused(log io.ReadSeeker) ([]Record, error) {
+	size, err := log.Seek(0, io.SeekEnd)
+	if err == nil {
+		_, err = log.Seek(max(0, size-maxTail), io.SeekStart)
+	}
+	if err != nil {
+		return nil, err
+	}
+	list, err := Records(log)
+	return slices.DeleteFunc(list, func(r Record) bool { return !r.Refusal() }), err
+}
+
 // Learned returns the entries that permit the connections of a log.
 func Learned(records []Record) []string {
 	private := map[string]bool{}

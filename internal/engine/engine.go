@@ -58,6 +58,8 @@ type Options struct {
 	Users core.UserTable
 	// Egress decides about egress lists. With nil no sandbox can have one.
 	Egress core.EgressPolicy
+	// EgressRefused returns the last refusals of a sandbox's egress list; nil for none.
+	EgressRefused func(core.ID) []core.EgressRefusal
 	// Labels gives SELinux labels. With nil there are only those that requests have.
 	Labels core.LabelTable
 	// Sleeper puts containers to sleep. With nil no container can sleep.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine/etc"
+	"github.com/longshore/longshore/internal/engine/networks"
 	"github.com/longshore/longshore/internal/engine/owned"
 	"github.com/longshore/longshore/internal/engine/scope"
 	"github.com/longshore/longshore/internal/engine/stages"
@@ -101,6 +102,9 @@ func (t teardown) releaseStages(sb *core.Sandbox) []stages.Stage {
 			}
 			ctx, cancel := underway.Attend(ctx)
 			defer cancel()
+			if err := networks.KeepRefused(t.e.records.Records, sb, t.e.o.EgressRefused); err != nil {
+				return err
+			}
 			return t.e.o.Network.Teardown(ctx, sb.NetworkRequest())
 		}},
 		{Name: "unpin", Do: func(ctx context.Context) error {

@@ -109,6 +109,26 @@ func TestAContainerReachesItsListOnly(t *testing.T) {
 			t.Errorf("why does not show what was refused:\n%s", out)
 		}
 
+		if out := must(t, n, "logs", "--egress", "some"); !strings.Contains(out, "refused-name  other.example.com") {
+			t.Errorf("logs --egress: %s", out)
+		}
+		// The log ends with the sandbox's network, and the autopsy keeps its last refusals.
+		run("brief", "--egress", "api.example.com")
+		reach(t, n, "brief", otherAddr, "443", false)
+		reach(t, n, "brief", "other.example.com", "80", false)
+		nodetest.Eventually(t, "the log has both refusals", func() bool {
+			log := must(t, n, "egress", "log", "brief")
+			return strings.Contains(log, otherAddr+":443") && strings.Contains(log, "other.example.com")
+		})
+		nodetest.Eventually(t, "events of the refusals", func() bool {
+			return strings.Contains(must(t, n, "events", "--since", "0", "--no-follow"), "the egress list refused other.example.com")
+		})
+		must(t, n, "stop", "-t", "0", "brief")
+		nodetest.Eventually(t, "the log has ended with the network", func() bool { return must(t, n, "egress", "log", "brief") == "" })
+		if out := must(t, n, "why", "brief"); !strings.Contains(out, otherAddr+":443") || !strings.Contains(out, "other.example.com: not in the list") {
+			t.Errorf("why after the end does not show what was refused:\n%s", out)
+		}
+
 		must(t, n, "egress", "set", "some", "other.example.com")
 		reach(t, n, "some", "other.example.com", "80", true)
 		reach(t, n, "some", "api.example.com", "443", false)

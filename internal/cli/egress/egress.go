@@ -3,6 +3,7 @@ package egress
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -93,27 +94,32 @@ func newLog(a *base.App) *cobra.Command {
 		Args:  base.ExactArgs(1, "a container"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.Call(func(c *base.Client) error {
-				resp, err := c.Networks.EgressLog(cmd.Context(), &longshorev1.EgressLogRequest{Name: args[0]})
-				if err != nil {
-					return err
-				}
-				for _, r := range resp.GetRecords() {
-					if asJSON {
-						line, err := json.Marshal(recordOf(r))
-						if err != nil {
-							return err
-						}
-						_, _ = fmt.Fprintln(a.Stdout, string(line))
-						continue
-					}
-					_, _ = fmt.Fprintln(a.Stdout, Line(r))
-				}
-				return nil
+				return PrintLog(cmd.Context(), a, c, args[0], asJSON)
 			})
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print a line of JSON for each record")
 	return cmd
+}
+
+// PrintLog prints the log of a container's list.
+func PrintLog(ctx context.Context, a *base.App, c *base.Client, name string, asJSON bool) error {
+	resp, err := c.Networks.EgressLog(ctx, &longshorev1.EgressLogRequest{Name: name})
+	if err != nil {
+		return err
+	}
+	for _, r := range resp.GetRecords() {
+		if asJSON {
+			line, err := json.Marshal(recordOf(r))
+			if err != nil {
+				return err
+			}
+			_, _ = fmt.Fprintln(a.Stdout, string(line))
+			continue
+		}
+		_, _ = fmt.Fprintln(a.Stdout, Line(r))
+	}
+	return nil
 }
 
 // recordOf is the record as the log has it.

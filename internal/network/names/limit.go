@@ -117,7 +117,7 @@ func bindReports(socket *os.File) error {
 	body = append(body, attribute(attrCommand, []byte{bind})...)
 	body = append(body, attribute(attrMode, append(binary.BigEndian.AppendUint32(nil, 64), copyPacket, 0))...)
 	body = append(body, attribute(attrSize, binary.BigEndian.AppendUint32(nil, reportsSize))...)
-	body = append(body, attribute(attrFlush, binary.BigEndian.AppendUint32(nil, 10))...)
+	body = append(body, attribute(attrFlush, binary.BigEndian.AppendUint32(nil, 1))...)
 	g := gate{}
 	raw, err := socket.SyscallConn()
 	if err != nil {
