@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -49,6 +50,34 @@ func TestBuiltFilesAreOfTheSources(t *testing.T) {
 	}
 	for name := range listed {
 		t.Errorf("web/%s was removed since the page was built: run make web", name)
+	}
+}
+
+// TestABuildMakesTheSameFiles builds the page again, where the tools of web/ are installed (make web).
+func TestABuildMakesTheSameFiles(t *testing.T) {
+	if _, err := os.Stat("../../web/node_modules/esbuild"); err != nil {
+		t.Skip("the tools of web/ are not installed: run make web")
+	}
+	node, err := exec.LookPath("node")
+	if err != nil {
+		t.Skip("no node")
+	}
+	dir := filepath.Join(t.TempDir(), "dist")
+	if out, err := exec.CommandContext(t.Context(), node, "../../web/build.mjs", dir).CombinedOutput(); err != nil {
+		t.Fatalf("build the page: %v\n%s", err, out)
+	}
+	built, err := filepath.Glob(filepath.Join(dir, "*"))
+	if err != nil || len(built) != len(names()) {
+		t.Errorf("%d files were built, %d are embedded: %v", len(built), len(names()), err)
+	}
+	for _, path := range built {
+		got, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want, err := fs.ReadFile(assets(), filepath.Base(path)); err != nil || !bytes.Equal(got, want) {
+			t.Errorf("%s differs from the embedded file: %v", filepath.Base(path), err)
+		}
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -14,6 +13,9 @@ import (
 	"strings"
 	"testing"
 
+	nomadbase "github.com/longshore/longshore/api/nomad/base"
+	nomaddriver "github.com/longshore/longshore/api/nomad/driver"
+	"github.com/longshore/longshore/internal/face/nomad/nomadtest"
 	"github.com/longshore/longshore/internal/roottest"
 	"github.com/longshore/longshore/test/nodetest"
 )
@@ -75,9 +77,7 @@ func cli(t *testing.T, n *nodetest.Node, args ...string) string {
 // docker makes a request of Docker's API, which must succeed.
 func docker(t *testing.T, n *nodetest.Node, method, path, body string) string {
 	t.Helper()
-	client := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "unix", filepath.Join(n.State, "docker.sock"))
-	}}}
+	client := overUnix(filepath.Join(n.State, "docker.sock"))
 	defer client.CloseIdleConnections()
 	req, err := http.NewRequestWithContext(t.Context(), method, "http://docker"+path, strings.NewReader(body))
 	if err != nil {
@@ -135,6 +135,8 @@ func workloads(t *testing.T, n *nodetest.Node) map[string]string {
 		docker(t, n, http.MethodPost, "/containers/"+made.ID+"/start", "")
 		ids["docker"] = made.ID
 	}
+	mesos(t, n, image)
+	nomad(t, n, image)
 	roottest.Eventually(t, "greedy ends", func() bool {
 		out, err := n.CLI("why", "greedy")
 		return err == nil && strings.Contains(out, "out of memory")
@@ -142,11 +144,46 @@ func workloads(t *testing.T, n *nodetest.Node) map[string]string {
 	return ids
 }
 
+// mesos launches a container by Mesos' agent API.
+func mesos(t *testing.T, n *nodetest.Node, image string) {
+	t.Helper()
+	body := fmt.Sprintf(`{"type":"LAUNCH_CONTAINER","launch_container":{"container_id":{"value":"batch-1"},"command":{"value":"sleep 100000"},
+		"container":{"type":"MESOS","mesos":{"image":{"type":"DOCKER","docker":{"name":%q}}}}}}`, image)
+	client := overUnix(filepath.Join(n.State, "mesos.sock"))
+	defer client.CloseIdleConnections()
+	resp, err := client.Post("http://agent/api/v1", "application/json", strings.NewReader(body)) //nolint:noctx // it ends with the test
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if resp.StatusCode != http.StatusOK {
+		text, _ := io.ReadAll(resp.Body)
+		t.Fatalf("LAUNCH_CONTAINER: %s %s", resp.Status, text)
+	}
+}
+
+// nomad starts a task as Nomad's plugin.
+func nomad(t *testing.T, n *nodetest.Node, image string) {
+	t.Helper()
+	const alloc = "5f0f0c4e-8d5c-4f3d-9a5d-000000000042"
+	client := nomadtest.Plugin(t, filepath.Join(nodetest.Bin(t), "longshore"))
+	client.Configure(t, map[string]any{"socket": filepath.Join(n.State, "nomad.sock")}, &nomadbase.ClientTopology{Cores: []*nomadbase.ClientTopologyCore{{BaseSpeed: 2000}}})
+	for _, dir := range []string{"alloc/logs", "alloc/data", "cache/local", "cache/secrets"} {
+		if err := os.MkdirAll(filepath.Join(n.Dir, "alloc", alloc, dir), 0o777); err != nil {
+			t.Fatal(err)
+		}
+	}
+	task := nomadtest.Task(filepath.Join(n.Dir, "alloc"), alloc, "cache", "aaaaaaaa", map[string]any{"image": image, "command": "/bin/sh", "args": []string{"-c", "sleep 100000"}})
+	if _, err := client.Driver.StartTask(t.Context(), &nomaddriver.StartTaskRequest{Task: task}); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestTheBrowser runs the checks of browser/checks.mjs. LONGSHORE_UI_PICTURES is a directory for pictures of the pages.
 func TestTheBrowser(t *testing.T) {
 	chromium := browser(t)
 	roottest.Run(t, func(t *testing.T) {
-		n := nodetest.Start(t, nodetest.Options{Config: "[face.docker]\nenabled = true\n"})
+		n := nodetest.Start(t, nodetest.Options{Config: "[face.docker]\nenabled = true\n[face.mesos]\nenabled = true\n"})
 		ids := workloads(t, n)
 		pictures := os.Getenv("LONGSHORE_UI_PICTURES")
 		if pictures == "" {

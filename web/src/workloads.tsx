@@ -128,15 +128,16 @@ export function WorkloadsPage({ params }: { params: URLSearchParams }) {
   }, [store.version]);
   const index = rows.findIndex((r) => r.key === at);
   // Keys may come faster than the page is drawn.
-  const cur = useRef({ at, rows });
+  const cur = useRef({ at, rows, closed });
   cur.current.rows = rows;
   const select = (key: string) => {
     cur.current.at = key;
     setAt(key);
   };
   const toggle = (key: string) => {
-    const next = new Set(closed);
+    const next = new Set(cur.current.closed);
     if (!next.delete(key)) next.add(key);
+    cur.current.closed = next;
     setClosed(next);
   };
   const open = (r: Row) => {
@@ -146,7 +147,7 @@ export function WorkloadsPage({ params }: { params: URLSearchParams }) {
   useEffect(() => {
     const keys = (e: KeyboardEvent) => {
       const typing = e.target instanceof HTMLInputElement;
-      const { at, rows } = cur.current;
+      const { at, rows, closed } = cur.current;
       const index = rows.findIndex((r) => r.key === at);
       if (e.ctrlKey || e.metaKey || e.altKey || document.querySelector("dialog[open]")) return;
       if (e.key === "/" && !typing) {

@@ -19,14 +19,14 @@ await check("node: the CPU chart grows", async () => {
   await page.waitForFunction(() => (document.querySelector("[aria-label=CPU] .line")?.getAttribute("d") ?? "").split("L").length > 3, { timeout: 20000 });
   return true;
 });
-await check("node: events", () => shows(page, "[aria-label=Events]", "container.started", "container.exited"));
+await check("node: events", () => shows(page, "[aria-label=Events]", "container.started", "container.created"));
 await check("node: live", () => shows(page, ".connection", "live"));
 await check("node: no serious fault", () => faults(page));
 await picture(page, "node-light");
 
 await go(page, "#/workloads", ".trow.container");
-await check("workloads: all owners", () => shows(page, ".tree", "cli", "cri", "docker"));
-await check("workloads: pod and project", () => shows(page, ".tree", "pod", "default/shop-7d9f", "project", "shop"));
+await check("workloads: all owners", () => shows(page, ".tree", "cli", "cri", "docker", "mesos", "nomad"));
+await check("workloads: pod and project", () => shows(page, ".tree", "pod", "default/shop-7d9f", "project", "shop", "job"));
 await check("workloads: an end for want of memory", () => shows(page, ".tree", "greedy", "out of memory"));
 await check("workloads: a failed end", () => shows(page, ".tree", "exited 3"));
 await check("workloads: ports", () => shows(page, ".tree", "18080 → 80/tcp"));
@@ -150,7 +150,7 @@ await check("terminal: its end", async () => {
 });
 
 await go(page, "#/images", "main table");
-await check("images: names, owners and holders", () => shows(page, "main", "busybox", "cri", "cli", "docker", "api-0", "more"));
+await check("images: names, owners and holders", () => shows(page, "main", "busybox", "cri", "cli", "docker", "more"));
 await check("images: who holds the bytes", () => shows(page, "[aria-label='Who holds the bytes']", "containers"));
 await check("images: no serious fault", () => faults(page));
 await picture(page, "images-light");
