@@ -42,7 +42,8 @@ longshore check
 step 'the removal begins'
 /usr/local/share/longshore/install.sh --uninstall --purge
 [ ! -e "/proc/$pid" ] || fail 'the container runs on'
-[ -z "$(systemctl list-units --no-legend --plain --state=active 'longshore*')" ] || fail 'units are active'
+units=$(systemctl list-units --no-legend --plain --state=active 'longshore*')
+[ -z "$units" ] || fail "units are active: $units"
 rm -r /tmp/busybox
 listing | diff /tmp/before - || fail 'files were left, or taken'
 echo '--- PASS: install'
