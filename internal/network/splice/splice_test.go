@@ -124,41 +124,44 @@ func FuzzHello(f *testing.F) {
 
 func TestRequests(t *testing.T) {
 	const end = "\r\n\r\n"
-	for text, want := range map[string]error{
-		"GET / HTTP/1.1\r\nHost: api.example.com" + end:                           nil,
-		"GET / HTTP/1.1\r\nhOST:\tAPI.example.com.:80 " + end:                     nil,
-		"GET http://api.example.com:80?x HTTP/1.1\r\nHost: api.example.com" + end: nil,
-		"OPTIONS * HTTP/1.1\r\nHost: api.example.com" + end:                       nil,
-		"GET / HTTP/1.1" + end: errNoHost,
-		"GET / HTTP/1.1\r\nHost: api.example.com\r\nHost: x.example" + end:      errNoHost,
-		"GET / HTTP/1.1\r\nHost : api.example.com" + end:                        errRequest,
-		"GET / HTTP/1.1\r\n Host: api.example.com" + end:                        errRequest,
-		"GET / HTTP/1.1\r\nHost: api.example.com\r\n x.example" + end:           errRequest,
-		"GET / HTTP/1.1\nHost: api.example.com\n\n":                             errRequest,
-		"GET / HTTP/1.1\r\nHost: api.example.com\rHost: x.example" + end:        errRequest,
-		"GET / HTTP/1.1\r\nHost: api.example.com:80:x" + end:                    errRequest,
-		"GET http://x.example/ HTTP/1.1\r\nHost: api.example.com" + end:         errTwoHosts,
-		"GET http://x@api.example.com/ HTTP/1.1\r\nHost: api.example.com" + end: errRequest,
-		"GET https://api.example.com/ HTTP/1.1\r\nHost: api.example.com" + end:  errRequest,
-		"GET x HTTP/1.1\r\nHost: api.example.com" + end:                         errRequest,
-		"CONNECT api.example.com:443 HTTP/1.1\r\nHost: api.example.com" + end:   errUpgrade,
-		"GET / HTTP/1.1\r\nHost: api.example.com\r\nUpgrade: h2c" + end:         errUpgrade,
-		"PRI * HTTP/2.0" + end: errNotHTTP,
-		"GET /\r\n":            errNotHTTP,
-		"\r\nGET / HTTP/1.1\r\nHost: api.example.com" + end:                                                        errNotHTTP,
-		"POST / HTTP/1.1\r\nHost: api.example.com\r\nContent-Length: 1\r\nTransfer-Encoding: chunked" + end:        errRequest,
-		"POST / HTTP/1.1\r\nHost: api.example.com\r\nContent-Length: 1\r\nContent-Length: 1" + end:                 errRequest,
-		"POST / HTTP/1.1\r\nHost: api.example.com\r\nContent-Length: +1" + end:                                     errRequest,
-		"POST / HTTP/1.1\r\nHost: api.example.com\r\nTransfer-Encoding: gzip, chunked" + end:                       errRequest,
-		"POST / HTTP/1.0\r\nHost: api.example.com\r\nTransfer-Encoding: chunked" + end:                             errRequest,
-		"GET / HTTP/1.1\r\nX: " + strings.Repeat("x", maxLine) + "\r\nHost: api.example.com" + end:                 errLongHead,
-		"GET / HTTP/1.1\r\n" + strings.Repeat("X: "+strings.Repeat("x", 999)+"\r\n", 17) + "Host: a.example" + end: errLongHead,
-		"GET / HTTP/1.1\r\nHost: api.example.com\r\n":                                                              io.ErrUnexpectedEOF,
-		"": io.EOF,
+	for _, c := range []struct {
+		text string
+		want error
+	}{
+		{"GET / HTTP/1.1\r\nHost: api.example.com" + end, nil},
+		{"GET / HTTP/1.1\r\nhOST:\tAPI.example.com.:80 " + end, nil},
+		{"GET http://api.example.com:80?x HTTP/1.1\r\nHost: api.example.com" + end, nil},
+		{"OPTIONS * HTTP/1.1\r\nHost: api.example.com" + end, nil},
+		{"GET / HTTP/1.1" + end, errNoHost},
+		{"GET / HTTP/1.1\r\nHost: api.example.com\r\nHost: x.example" + end, errNoHost},
+		{"GET / HTTP/1.1\r\nHost : api.example.com" + end, errRequest},
+		{"GET / HTTP/1.1\r\n Host: api.example.com" + end, errRequest},
+		{"GET / HTTP/1.1\r\nHost: api.example.com\r\n x.example" + end, errRequest},
+		{"GET / HTTP/1.1\nHost: api.example.com\n\n", errRequest},
+		{"GET / HTTP/1.1\r\nHost: api.example.com\rHost: x.example" + end, errRequest},
+		{"GET / HTTP/1.1\r\nHost: api.example.com:80:x" + end, errRequest},
+		{"GET http://x.example/ HTTP/1.1\r\nHost: api.example.com" + end, errTwoHosts},
+		{"GET http://x@api.example.com/ HTTP/1.1\r\nHost: api.example.com" + end, errRequest},
+		{"GET https://api.example.com/ HTTP/1.1\r\nHost: api.example.com" + end, errRequest},
+		{"GET x HTTP/1.1\r\nHost: api.example.com" + end, errRequest},
+		{"CONNECT api.example.com:443 HTTP/1.1\r\nHost: api.example.com" + end, errUpgrade},
+		{"GET / HTTP/1.1\r\nHost: api.example.com\r\nUpgrade: h2c" + end, errUpgrade},
+		{"PRI * HTTP/2.0" + end, errNotHTTP},
+		{"GET /\r\n", errNotHTTP},
+		{"\r\nGET / HTTP/1.1\r\nHost: api.example.com" + end, errNotHTTP},
+		{"POST / HTTP/1.1\r\nHost: api.example.com\r\nContent-Length: 1\r\nTransfer-Encoding: chunked" + end, errRequest},
+		{"POST / HTTP/1.1\r\nHost: api.example.com\r\nContent-Length: 1\r\nContent-Length: 1" + end, errRequest},
+		{"POST / HTTP/1.1\r\nHost: api.example.com\r\nContent-Length: +1" + end, errRequest},
+		{"POST / HTTP/1.1\r\nHost: api.example.com\r\nTransfer-Encoding: gzip, chunked" + end, errRequest},
+		{"POST / HTTP/1.0\r\nHost: api.example.com\r\nTransfer-Encoding: chunked" + end, errRequest},
+		{"GET / HTTP/1.1\r\nX: " + strings.Repeat("x", maxLine) + "\r\nHost: api.example.com" + end, errLongHead},
+		{"GET / HTTP/1.1\r\n" + strings.Repeat("X: "+strings.Repeat("x", 999)+"\r\n", 17) + "Host: a.example" + end, errLongHead},
+		{"GET / HTTP/1.1\r\nHost: api.example.com\r\n", io.ErrUnexpectedEOF},
+		{"", io.EOF},
 	} {
-		h, err := readHead(bufio.NewReaderSize(strings.NewReader(text), maxLine))
-		if !errors.Is(err, want) || err == nil && (h.host != "api.example.com" || string(h.raw) != text) {
-			t.Errorf("%.200q: %q %v, want %v", text, h.host, err, want)
+		h, err := readHead(bufio.NewReaderSize(strings.NewReader(c.text), maxLine))
+		if !errors.Is(err, c.want) || err == nil && (h.host != "api.example.com" || string(h.raw) != c.text) {
+			t.Errorf("%.200q: %q %v, want %v", c.text, h.host, err, c.want)
 		}
 	}
 	for body, ok := range map[string]bool{
