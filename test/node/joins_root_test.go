@@ -112,6 +112,10 @@ func TestContainersThatJoinAnother(t *testing.T) {
 		must(t, n, "rm", "-f", "later", "h")
 		n.Check()
 		must(t, n, "rm", "-f", "web")
+		nodetest.Eventually(t, "the end of a container in the removed PID namespace", func() bool { // a start of one that runs succeeds
+			out, err := n.CLI("inspect", "--format", "{{.State.Status}}", "pid")
+			return err == nil && strings.TrimSpace(out) == "exited"
+		})
 		if out, err := n.CLI("start", "pid"); err == nil || !strings.Contains(err.Error(), "was removed") {
 			t.Errorf("a start without the holder: %s, %v", out, err)
 		}
