@@ -4,9 +4,7 @@ package disk
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,6 +12,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/hostinfo"
 )
 
 // Part is a node of a tree of disk usage.
@@ -40,51 +40,9 @@ const depth = 5
 // Measure returns the tree of a directory. place returns the position of a path, relative to dir, of at most five components. Each file is
 // counted once, in the blocks that it occupies, and files of other file systems are left out, as `du -x` does.
 func Measure(ctx context.Context, dir, name string, place func(path string) Place) (*Part, error) {
-	root, err := os.OpenRoot(dir) // containers own parts of the content, and may replace directories by links
-	if err != nil {
-		return nil, fmt.Errorf("measure %s: %w", dir, err)
-	}
-	defer func() { _ = root.Close() }()
 	top := &Part{Name: name}
 	t := tree{top: top, places: map[string]*Part{}, frees: map[*Part]bool{}}
-	type file struct{ dev, ino uint64 }
-	seen := map[file]bool{}
-	var device uint64
-	err = fs.WalkDir(root.FS(), ".", func(path string, d fs.DirEntry, err error) error {
-		switch {
-		case ctx.Err() != nil:
-			return context.Cause(ctx)
-		case errors.Is(err, fs.ErrNotExist):
-			return nil // it was removed meanwhile
-		case err != nil:
-			return err
-		}
-		info, err := d.Info()
-		if err != nil {
-			return nil //nolint:nilerr // it was removed meanwhile
-		}
-		st, ok := info.Sys().(*syscall.Stat_t)
-		if !ok {
-			return nil
-		}
-		if path == "." {
-			device = st.Dev
-		}
-		if st.Dev != device {
-			if d.IsDir() {
-				return fs.SkipDir
-			}
-			return nil
-		}
-		if f := (file{st.Dev, st.Ino}); st.Nlink > 1 && !d.IsDir() {
-			if seen[f] {
-				return nil
-			}
-			seen[f] = true
-		}
-		t.part(head(path), place).Bytes += uint64(st.Blocks) * 512
-		return nil
-	})
+	err := hostinfo.Tree(ctx, dir, func(path string, bytes uint64) { t.part(head(path), place).Bytes += bytes })
 	if err != nil {
 		return nil, fmt.Errorf("measure %s: %w", dir, err)
 	}
