@@ -220,7 +220,7 @@ func (s *Server) Serve(ctx context.Context, l Listeners) error {
 }
 
 func (s *Server) grpcServer(readOnly bool) *grpc.Server {
-	watch := obs.GRPC{Face: "control", Metrics: s.o.Metrics, Logger: s.o.Logger, Changes: access.Changes}
+	watch := obs.GRPC{Face: "control", Metrics: s.o.Metrics, Logger: s.o.Logger, Changes: access.Changes, Client: access.Client}
 	if s.o.Audit != nil {
 		watch.Audit = s.o.Audit
 	}

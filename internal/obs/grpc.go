@@ -27,6 +27,8 @@ type GRPC struct {
 	// Audit gets the calls that Changes reports. It may be nil.
 	Audit   caller.Audit
 	Changes func(op string) bool
+	// Client describes the client of a call for Audit. nil describes its process or its address.
+	Client func(context.Context) string
 }
 
 // Calls counts the calls of faces; *Metrics does.
@@ -46,7 +48,7 @@ func (g GRPC) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, ne
 		defer c.End()
 	}
 	if g.Audit != nil {
-		ctx = caller.With(ctx, caller.Caller{Face: g.Face, Call: op, Peer: peerOf(ctx), Request: requestOf(ctx)})
+		ctx = caller.With(ctx, caller.Caller{Face: g.Face, Call: op, Peer: g.client(ctx), Request: requestOf(ctx)})
 		defer func() { g.audit(ctx, op, req, err) }()
 	}
 	ctx, end := g.span(ctx, op)
@@ -65,7 +67,7 @@ func (g GRPC) Stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo,
 	}
 	s := &stream{ServerStream: ss, ctx: ctx}
 	if g.Audit != nil {
-		s.ctx = caller.With(ctx, caller.Caller{Face: g.Face, Call: op, Peer: peerOf(ctx), Request: requestOf(ctx)})
+		s.ctx = caller.With(ctx, caller.Caller{Face: g.Face, Call: op, Peer: g.client(ctx), Request: requestOf(ctx)})
 		s.keep = g.Changes(op)
 		defer func() { g.audit(s.ctx, op, s.first, err) }()
 	}
@@ -74,6 +76,13 @@ func (g GRPC) Stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo,
 	defer func() { end(err) }()
 	defer g.observe(ctx, op, time.Now(), &err)
 	return next(srv, s)
+}
+
+func (g GRPC) client(ctx context.Context) string {
+	if g.Client != nil {
+		return g.Client(ctx)
+	}
+	return peerOf(ctx)
 }
 
 // audit reports a call that changes something, if no verb of the engine has reported it.

@@ -17,7 +17,13 @@ import (
 	"sync"
 	"testing"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+
 	runtimeapi "github.com/longshore/longshore/api/cri/v1"
+	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/control/access"
 	"github.com/longshore/longshore/internal/roottest"
 	"github.com/longshore/longshore/internal/trail"
 	"github.com/longshore/longshore/test/nodetest"
@@ -110,6 +116,15 @@ func TestTheLinesOfAllFaces(t *testing.T) {
 			_ = resp.Body.Close()
 		}
 		cli("rm", "-f", "--force", "box")
+		conn, err := grpc.NewClient("unix:"+filepath.Join(n.State, "control.sock"), grpc.WithTransportCredentials(insecure.NewCredentials()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		ctx := metadata.AppendToOutgoingContext(t.Context(), access.Via, "web page, 192.0.2.1")
+		if _, err := longshorev1.NewVolumesClient(conn).CreateVolume(ctx, &longshorev1.CreateVolumeRequest{Name: "paged"}); err != nil {
+			t.Fatal(err)
+		}
 
 		all := records(t, n)
 		count := func(match func(r *trail.Record) bool) (k int) {
@@ -153,6 +168,11 @@ func TestTheLinesOfAllFaces(t *testing.T) {
 		self := fmt.Sprintf("uid %d, pid ", os.Getuid())
 		if k := count(func(r *trail.Record) bool { return r.Face != "" && !strings.HasPrefix(r.Peer, self) }); k > 0 {
 			t.Errorf("%d lines without the client's process", k)
+		}
+		if k := count(func(r *trail.Record) bool {
+			return r.Name == "paged" && strings.HasSuffix(r.Peer, ", for web page, 192.0.2.1")
+		}); k != 1 {
+			t.Errorf("%d lines have the user of a page", k)
 		}
 		if k := count(func(r *trail.Record) bool {
 			return strings.HasPrefix(r.Call, "List") || strings.HasPrefix(r.Call, "GET") || r.Call == "Version" || r.Call == "Inspect"

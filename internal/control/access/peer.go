@@ -90,16 +90,20 @@ func (Credentials) OverrideServerName(string) error { return nil }
 
 // StopRequest returns a record of the caller for the autopsy and the event log. call names the command.
 func StopRequest(ctx context.Context, call string) core.StopRequest {
-	a := core.StopRequest{Owner: core.OwnerCLI, Call: call, At: time.Now()}
+	return core.StopRequest{Owner: core.OwnerCLI, Call: call, At: time.Now(), User: Client(ctx)}
+}
+
+// Client describes the client of a call to people: its process, and the user that it has named by Via.
+func Client(ctx context.Context) (name string) {
 	if p, ok := peer.FromContext(ctx); ok {
 		if info, ok := p.AuthInfo.(peerInfo); ok {
-			a.User = info.Peer()
+			name = info.Peer()
 		}
 	}
 	if via := via(ctx); via != "" {
-		a.User += ", for " + via
+		name += ", for " + via
 	}
-	return a
+	return name
 }
 
 // Via is the metadata key of a user's name. The web page sends it with its calls. The name is a claim of the calling program; the
