@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/signal"
 	"slices"
@@ -178,35 +179,39 @@ func (g *Group) forget(t *thread) {
 	}
 }
 
-// Release lets all threads continue where they were stopped.
+// Release lets all threads continue where they were stopped. Those that were killed meanwhile it waits for, because
+// the parent of a process learns of its end only after the tracer has waited for all threads. Processes that are
+// children of the caller may therefore be gone when the caller waits for them.
 func (g *Group) Release() {
-	for _, t := range g.threads {
-		if !t.stopped { // A thread can only be detached while it is stopped.
-			_ = g.wait(t, time.Second)
+	left := slices.Collect(maps.Values(g.threads))
+	ctx, cancel := context.WithTimeout(context.Background(), releaseTime)
+	defer cancel()
+	for {
+		// The first thread of a process ends after the others, and the last one of a pid namespace's first process
+		// only after the tracer has waited for them. So no thread is waited for on its own.
+		left = slices.DeleteFunc(left, func(t *thread) bool {
+			if t.stopped && ptrace(unix.PTRACE_DETACH, t.id, 0, 0) == nil {
+				return true
+			}
+			var ws unix.WaitStatus
+			tid, err := unix.Wait4(t.id, &ws, unix.WNOHANG|unix.WALL, nil)
+			t.stopped = tid == t.id && ws.Stopped() // A thread can only be detached while it is stopped.
+			return errors.Is(err, unix.ECHILD) || tid == t.id && !ws.Stopped() || t.stopped && ptrace(unix.PTRACE_DETACH, t.id, 0, 0) == nil
+		})
+		if len(left) == 0 || ctx.Err() != nil {
+			break
 		}
-		_ = ptrace(unix.PTRACE_DETACH, t.id, 0, 0)
+		select {
+		case <-g.stops:
+		case <-ctx.Done():
+		}
 	}
 	signal.Stop(g.stops)
 	g.threads, g.Processes = nil, nil
 }
 
-// wait waits for one thread's stop, for a limited time.
-func (g *Group) wait(t *thread, limit time.Duration) error {
-	late := time.NewTimer(limit)
-	defer late.Stop()
-	for {
-		var ws unix.WaitStatus
-		tid, err := unix.Wait4(t.id, &ws, unix.WNOHANG|unix.WALL, nil)
-		if tid == t.id || err != nil && !errors.Is(err, unix.EINTR) {
-			return err
-		}
-		select {
-		case <-g.stops:
-		case <-late.C:
-			return context.DeadlineExceeded
-		}
-	}
-}
+// releaseTime bounds how long Release waits for threads that do not stop and do not end.
+const releaseTime = time.Second
 
 // Memory returns the content of a process's memory at addr.
 func (p *Process) Memory(addr uint64, buf []byte) error {
