@@ -3,6 +3,7 @@
 package atomicfile
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -90,17 +91,22 @@ func Read(path string, limit int64) ([]byte, error) {
 	if !fi.Mode().IsRegular() {
 		return nil, fmt.Errorf("%w: %s is a %s", ErrUnreadable, path, KindOf(fi.Mode()))
 	}
-	b, err := io.ReadAll(io.LimitReader(f, limit+1))
+	var b bytes.Buffer
+	b.Grow(int(min(fi.Size(), limit, maxGrow)) + bytes.MinRead)
+	_, err = b.ReadFrom(io.LimitReader(f, limit+1))
 	switch {
 	case errors.Is(err, syscall.EIO):
 		return nil, fmt.Errorf("%w: %w", ErrUnreadable, err)
 	case err != nil:
 		return nil, err
-	case int64(len(b)) > limit:
+	case int64(b.Len()) > limit:
 		return nil, fmt.Errorf("%w: %s has more than %d bytes", ErrUnreadable, path, limit)
 	}
-	return b, nil
+	return b.Bytes(), nil
 }
+
+// maxGrow bounds the space that Read reserves, because a file may have a size without content.
+const maxGrow = 64 << 20
 
 // Strange returns what is at path if no file can be opened there, for messages; "" for a file, and
 // for nothing.

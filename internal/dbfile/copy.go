@@ -169,6 +169,9 @@ type copied struct {
 	txid  uint64 // of the last transaction in it
 	whole bool   // it is complete, from its first frame to its last
 	some  bool   // it has something at all
+	size  int64  // of the file
+	end   int64  // where what was written as a whole ends
+	large bool   // a damaged place in it can cost many entries
 	// before are the values that were read when the last damaged place was found, and fresh says
 	// that others were read since.
 	before map[slot][]byte
@@ -194,6 +197,7 @@ func readCopy(path string) (copied, error) {
 
 func (c *copied) parse(b []byte) {
 	began, ended, sound := false, false, true
+	c.size = int64(len(b))
 	for len(b) > 0 {
 		kind, body, size := nextFrame(b)
 		if size == 0 {
@@ -208,6 +212,7 @@ func (c *copied) parse(b []byte) {
 			continue
 		}
 		b = b[size:]
+		c.large = c.large || size > largeFrame
 		switch kind {
 		case frameBegin:
 			format, k := binary.Uvarint(body)
@@ -216,7 +221,7 @@ func (c *copied) parse(b []byte) {
 			sound = sound && began
 			c.txid = max(c.txid, txid)
 		case frameEnd:
-			ended = true
+			ended, c.end = true, c.size-int64(len(b))
 		case frameOps:
 			txid, n := binary.Uvarint(body)
 			if n <= 0 || c.apply(body[n:]) != nil {
@@ -274,8 +279,30 @@ type copyFile struct {
 // minRewrite is the least growth of a copy before it is rewritten.
 const minRewrite = 1 << 20
 
+// largeFrame is the size of a transaction's frame that the next start divides.
+const largeFrame = 32 << 10
+
 // full reports whether the copy has so much outdated content that it should be rewritten.
 func (c *copyFile) full() bool { return c.size-c.snapshot > max(minRewrite, c.snapshot) }
+
+// resume continues a copy that has the content of the file. It reports whether it could.
+func (c *copyFile) resume(old *copied) bool {
+	n := copyFile{path: c.path, snapshot: old.end, size: old.size}
+	if n.full() || old.large {
+		return false
+	}
+	f, err := os.OpenFile(c.path, os.O_RDWR, 0)
+	if err != nil {
+		return false
+	}
+	if fi, err := f.Stat(); err != nil || !fi.Mode().IsRegular() || fi.Size() != old.size {
+		_ = f.Close()
+		return false
+	}
+	n.f = f
+	*c = n
+	return true
+}
 
 // append adds a transaction; b is its frame without the head.
 func (c *copyFile) append(b []byte) error {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 	"github.com/containerd/errdefs"
 	"go.etcd.io/bbolt"
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/dbfile"
 )
@@ -283,6 +285,48 @@ func TestACopyThatIsBehindIsWrittenAnew(t *testing.T) {
 	defer db.Close()
 	if at := differs(want, all(t, db)); at != "" {
 		t.Error(at)
+	}
+}
+
+// TestACopyIsContinued: a database that is opened again appends to its copy, and the copy restores all transactions. A copy
+// with a large frame is written again, because one damaged place would cost all entries of that.
+func TestACopyIsContinued(t *testing.T) {
+	f := newFile(t)
+	must(t, f.open(t).Close())
+	inode := func() uint64 {
+		t.Helper()
+		var st unix.Stat_t
+		must(t, unix.Stat(f.path+".copy", &st))
+		return st.Ino
+	}
+	first := inode()
+	for i := range 20 {
+		db := f.open(t)
+		must(t, db.Update(func(tx *dbfile.Tx) error { return tx.Put(fmt.Sprint("k", i%7), fmt.Appendf(nil, "value %d", i), "b") }))
+		must(t, db.Close())
+		if inode() != first {
+			t.Fatalf("start %d has written the copy again", i)
+		}
+	}
+	db := f.open(t)
+	want := all(t, db)
+	must(t, db.Close())
+	must(t, os.Remove(f.path))
+	db = f.open(t)
+	if got := all(t, db); !maps.Equal(got, want) {
+		t.Errorf("the copy restored %v, not %v", got, want)
+	}
+	must(t, db.Update(func(tx *dbfile.Tx) error {
+		for i := range 300 {
+			must(t, tx.Put(fmt.Sprint("large", i), []byte("value "+strings.Repeat("x", 300)), "b"))
+		}
+		return nil
+	}))
+	must(t, db.Close())
+	large := inode()
+	must(t, f.open(t).Close())
+	if inode() == large {
+		t.Error("a copy with a large frame was not written again")
 	}
 }
 

@@ -162,6 +162,13 @@ func (f *files) catchUp(c *state.Contents) error {
 	if err != nil {
 		return err
 	}
+	durable := map[recordKey]bool{}
+	for _, sb := range c.Sandboxes {
+		durable[recordKey{state.KindSandbox, string(sb.ID)}] = sb.Config.Durable
+	}
+	for _, ct := range c.Containers {
+		durable[recordKey{state.KindContainer, string(ct.ID)}] = ct.Config.Durable
+	}
 	var list []state.Record
 	err = f.live.View(func(tx *bbolt.Tx) error {
 		for _, kind := range []string{state.KindSandbox, state.KindContainer} {
@@ -173,8 +180,8 @@ func (f *files) catchUp(c *state.Contents) error {
 				k := recordKey{kind, string(id)}
 				old, known := stored[k]
 				delete(stored, k)
-				if durable, err := isDurable(kind, raw); err != nil || !durable && !known || bytes.Equal(old, raw) {
-					return err
+				if !durable[k] && !known || bytes.Equal(old, raw) {
+					return nil
 				}
 				list = append(list, state.Record{Kind: kind, ID: core.ID(id), JSON: slices.Clone(raw), Durable: true})
 				return nil
@@ -204,14 +211,6 @@ func (f *files) catchUp(c *state.Contents) error {
 		}
 		return saveLostObjects(tx, f.lostObjects)
 	})
-}
-
-func isDurable(kind string, raw []byte) (bool, error) {
-	var v struct{ Config struct{ Durable bool } }
-	if err := unmarshal(kind, raw, &v); err != nil {
-		return false, err
-	}
-	return v.Config.Durable, nil
 }
 
 // afterBoot puts the records of durable.db into the contents of the store, as they were before the boot,
