@@ -50,7 +50,7 @@ func (s *Server) inspectContainer(ctx context.Context, c core.Container, showEnv
 	if view.NeverRan(&c) {
 		c.State, c.Main.Autopsy, c.Main.Finished = core.ContainerCreated, nil, time.Time{}
 	}
-	c.SavedSpec = nil // extra has the spec, and the saved one shows the environment
+	c.SavedSpec = "" // extra has the spec, and the saved one shows the environment
 	extra := map[string]any{"image_name": rec.Image, "auto_remove": rec.AutoRemove, "privileged": rec.Privileged}
 	if s.o.Restricted != nil && s.o.Restricted() {
 		c.Health = view.WithoutOutput(c.Health)

@@ -3,6 +3,7 @@ package core
 import (
 	"cmp"
 	"context"
+	"encoding/base64"
 	"os"
 	"time"
 
@@ -238,7 +239,26 @@ type Container struct {
 	// Rest describes the container's sleep, or its last one, and its checkpoint. nil if it never had one of them.
 	Rest *Rest `json:"rest,omitempty"`
 	// SavedSpec is the content of a durable container's config.json, for the time after a boot.
-	SavedSpec []byte `json:"saved_spec,omitempty"`
+	SavedSpec Blob `json:"saved_spec,omitempty"`
+}
+
+// Blob is bytes of a record that never change, so that all copies of the record share them. In JSON
+// they are encoded as those of a []byte.
+type Blob string
+
+// MarshalText implements encoding.TextMarshaler.
+func (b Blob) MarshalText() ([]byte, error) {
+	return base64.StdEncoding.AppendEncode(nil, []byte(b)), nil
+}
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (b *Blob) UnmarshalText(text []byte) error {
+	raw, err := base64.StdEncoding.AppendDecode(nil, text)
+	if err != nil {
+		return err
+	}
+	*b = Blob(raw)
+	return nil
 }
 
 // HealthNow returns the result of the health checks of the program's present run; nil before the

@@ -281,7 +281,7 @@ func readTree(path string, skip func(bucket string) bool, fault func(error)) (c 
 	}
 	t.visit = func(bucket string, key, value []byte) error {
 		if bucket != "" && !skip(names(bucket)[0]) {
-			c.values[slot{bucket, string(key)}] = bytes.Clone(value)
+			c.values[slot{bucket, string(key)}] = value // nobody else uses the buffer of its page
 		}
 		return nil
 	}

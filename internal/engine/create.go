@@ -333,10 +333,11 @@ func (b *build) process(ctx context.Context, others bool) error {
 
 func (b *build) commit(context.Context) error {
 	if b.c.Config.Durable {
-		var err error
-		if b.c.SavedSpec, err = json.Marshal(b.spec); err != nil {
+		raw, err := json.Marshal(b.spec)
+		if err != nil {
 			return err
 		}
+		b.c.SavedSpec = core.Blob(raw)
 	}
 	err := b.e.o.Store.Update(func(tx core.Tx) error {
 		c := b.c

@@ -262,7 +262,7 @@ func (b *Boot) mount(ctx context.Context, sb *core.Sandbox, c *core.Container) (
 	if err := os.MkdirAll(rootfs, 0o700); err != nil {
 		return err
 	}
-	if err := atomicfile.Replace(filepath.Join(c.Bundle, "config.json"), c.SavedSpec, 0o600); err != nil {
+	if err := atomicfile.Replace(filepath.Join(c.Bundle, "config.json"), []byte(c.SavedSpec), 0o600); err != nil {
 		return err
 	}
 	if err := errors.Join(b.Cgroups.Create(ctx, sb.Cgroup, sb.Config.Resources), b.Cgroups.Create(ctx, c.Cgroup, nil)); err != nil {

@@ -108,7 +108,7 @@ func (c Changes) store(ct *core.Container, res *specs.LinuxResources) error {
 	}
 	err = c.Scope.ChangeContainer(ct.ID, scope.By{Verb: "update"}, func(ct *core.Container, n *scope.Change) error {
 		if ct.Config.Durable {
-			ct.SavedSpec = raw
+			ct.SavedSpec = core.Blob(raw)
 		}
 		if !ended {
 			return nil
