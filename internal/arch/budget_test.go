@@ -164,7 +164,6 @@ var small = map[string]string{
 	"internal/traces":             "OpenTelemetry's SDK is linked by the agent only",
 	"internal/caller":             "faces set it and the audit trail reads it; the guest agent links neither HTTP nor the trail with it",
 	"internal/engine/validate":    "the engine's main package is at its bound, and this needs none of it",
-	"internal/atomicfile":         "five packages of different layers replace files by it",
 	"internal/engine/audit":       "reads one transaction and knows no engine, so that what it checks is not checked by the code that wrote it",
 	"internal/engine/fallback":    "chooses runtimes without the engine, which is at its bound",
 	"internal/enums":              "faces, the control API and the hub check requests by it, and share no other package",

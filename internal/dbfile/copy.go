@@ -170,7 +170,7 @@ type copied struct {
 	whole bool   // it is complete, from its first frame to its last
 	some  bool   // it has something at all
 	size  int64  // of the file
-	end   int64  // where what was written as a whole ends
+	end   int64  // of the part that was written as a whole
 	large bool   // a damaged place in it can cost many entries
 	// before are the values that were read when the last damaged place was found, and fresh says
 	// that others were read since.
