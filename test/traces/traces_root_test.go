@@ -1,78 +1,26 @@
 package traces
 
 import (
-	"context"
-	"encoding/hex"
 	"fmt"
 	"net"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
-	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
-	otlp "go.opentelemetry.io/proto/otlp/trace/v1"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 
 	runtimeapi "github.com/longshore/longshore/api/cri/v1"
 	"github.com/longshore/longshore/internal/roottest"
 	"github.com/longshore/longshore/test/nodetest"
+	"github.com/longshore/longshore/test/traces/collector"
 )
-
-// sink is a collector that keeps all spans.
-type sink struct {
-	collector.UnimplementedTraceServiceServer
-	mu    sync.Mutex // guards spans
-	spans []*otlp.Span
-}
-
-func (s *sink) Export(_ context.Context, req *collector.ExportTraceServiceRequest) (*collector.ExportTraceServiceResponse, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, r := range req.GetResourceSpans() {
-		for _, scope := range r.GetScopeSpans() {
-			s.spans = append(s.spans, scope.GetSpans()...)
-		}
-	}
-	return &collector.ExportTraceServiceResponse{}, nil
-}
-
-// of returns the spans of a trace.
-func (s *sink) of(trace string) (list []*otlp.Span) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, p := range s.spans {
-		if hex.EncodeToString(p.GetTraceId()) == trace {
-			list = append(list, p)
-		}
-	}
-	return list
-}
-
-func (s *sink) names() (list []string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, p := range s.spans {
-		list = append(list, p.GetName())
-	}
-	return list
-}
 
 // TestAPodIsOneTree: the calls of a client with a trace, as kubelet's, and the verbs and stages below them are one tree, from the pull of the
 // image to the program's start. Lists without a trace have no span, and a command has a trace of its own.
 func TestAPodIsOneTree(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
-		l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		all := &sink{}
-		srv := grpc.NewServer()
-		collector.RegisterTraceServiceServer(srv, all)
-		go func() { _ = srv.Serve(l) }()
-		t.Cleanup(srv.Stop)
-		n := nodetest.Start(t, nodetest.Options{Config: fmt.Sprintf("[network]\nmode = \"builtin\"\n[traces]\nendpoint = %q\n", l.Addr())})
+		all := collector.Start(t)
+		n := nodetest.Start(t, nodetest.Options{Config: fmt.Sprintf("[network]\nmode = \"builtin\"\n[traces]\nendpoint = %q\n", all.Addr)})
 
 		const trace, parent = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 		ctx := metadata.AppendToOutgoingContext(t.Context(), "traceparent", "00-"+trace+"-"+parent+"-01")
@@ -105,22 +53,22 @@ func TestAPodIsOneTree(t *testing.T) {
 		}
 		n.Stop() // the agent exports the last spans
 
-		byID := map[string]*otlp.Span{}
-		var names []string
-		for _, p := range all.of(trace) {
-			byID[hex.EncodeToString(p.GetSpanId())] = p
+		byID := map[string]collector.Span{}
+		var names, others []string
+		for _, p := range all.Spans(func(p collector.Span) bool { return p.Trace == trace }) {
+			byID[p.ID] = p
 			names = append(names, p.GetName())
 		}
 		roots := 0
 		for _, p := range byID {
-			up := hex.EncodeToString(p.GetParentSpanId())
+			up, ok := byID[p.Parent]
 			switch {
-			case up == parent:
+			case p.Parent == parent:
 				roots++
-			case byID[up] == nil:
+			case !ok:
 				t.Errorf("the parent of %s is not there", p.GetName())
-			case p.GetStartTimeUnixNano()+1e6 < byID[up].GetStartTimeUnixNano():
-				t.Errorf("%s begins before %s", p.GetName(), byID[up].GetName())
+			case p.GetStartTimeUnixNano()+1e6 < up.GetStartTimeUnixNano():
+				t.Errorf("%s begins before %s", p.GetName(), up.GetName())
 			}
 			if p.GetEndTimeUnixNano() < p.GetStartTimeUnixNano() {
 				t.Errorf("%s ends before it begins", p.GetName())
@@ -141,7 +89,9 @@ func TestAPodIsOneTree(t *testing.T) {
 		}) {
 			t.Error("no span of a layer")
 		}
-		others := all.names()
+		for _, p := range all.Spans(func(collector.Span) bool { return true }) {
+			others = append(others, p.GetName())
+		}
 		if slices.Contains(others, "cri ListContainers") {
 			t.Error("a list without a trace has a span")
 		}
