@@ -83,7 +83,8 @@ type node struct {
 	images   *image.Store
 	board    *broker.Client
 	boardAPI *boardAPI
-	trail    *trail.Log      // nil if the node keeps none
+	trail    *trail.Log // nil if the node keeps none
+	drivers  *logDrivers
 	rests    *sleep.Sleeper  // nil if no container can sleep
 	modules  modules         // nil if compiled modules cannot be kept
 	programs *programs.Store // nil without CRI's API of 2017

@@ -63,7 +63,7 @@ func (n *node) serve(ctx context.Context) error {
 	})
 	restarts := runner.Runner{All: n.engine.All(), As: n.engine.As, Parallel: n.cfg.Agent.BootParallel, Log: n.log}
 	idlers := idle.Runner{All: n.engine.All(), Log: n.log, Every: 3 * time.Second}
-	for _, tend := range []func(context.Context){n.tendNode, heap.Tend, n.reserves.tend, restarts.Run, idlers.Run, func(ctx context.Context) { countExits(ctx, n) }} {
+	for _, tend := range []func(context.Context){n.tendNode, heap.Tend, n.reserves.tend, restarts.Run, idlers.Run, func(ctx context.Context) { countExits(ctx, n) }, func(ctx context.Context) { n.drivers.tend(ctx, n) }} {
 		group.Go(func() error {
 			tend(ctx)
 			return nil

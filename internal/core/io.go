@@ -24,6 +24,17 @@ type IO struct {
 	Hold bool `json:"hold,omitempty"`
 }
 
+// LogDriver names a log service that gets a container's output, in addition to the sinks.
+type LogDriver struct {
+	Name    string            `json:"name"`
+	Options map[string]string `json:"options,omitempty"` // as docker names them
+	// Image and Command are for templates of a tag: the image's name as the user has it, and the program with its arguments.
+	Image   string `json:"image,omitempty"`
+	Command string `json:"command,omitempty"`
+	// Attributes are the labels and variables that the options select.
+	Attributes map[string]string `json:"attributes,omitempty"`
+}
+
 // Size is the size of a terminal in characters. Zero leaves it unchanged.
 type Size struct {
 	Cols uint16 `json:"cols,omitempty"`

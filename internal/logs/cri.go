@@ -17,6 +17,8 @@ type Entry struct {
 	// Partial means that the line continues in the stream's next entry.
 	Partial bool
 	Text    []byte // without the line ending
+	// End is the position after the entry; zero without Options.From.
+	End Position
 }
 
 // ParseCRI parses one line of the CRI format, "TIME STREAM TAGS TEXT", without its LF.

@@ -30,6 +30,13 @@ type Options struct {
 	// Begun, when not nil, is called when the starting point is known: everything written
 	// afterwards will be read.
 	Begun func()
+	// From, when not nil, begins after this position in place of Tail, and fills Entry.End. The zero Position is the
+	// begin of the oldest file.
+	From *Position
+	// Idle, when not nil, is called before a follower waits, and at the end: all present entries were passed on.
+	Idle func() error
+	// Gap, when not nil, is called when output was removed before it was read: a rotation was faster.
+	Gap func()
 	// Since and Until, when not zero, limit the times. They require a format that has times.
 	Since, Until time.Time
 }
@@ -64,6 +71,7 @@ type reader struct {
 	br   *bufio.Reader // nil while nothing is read
 	off  int64
 	buf  []byte // the incomplete last line
+	file place  // f's; empty without Options.From
 	// watch is nil when the sink is not followed.
 	watch *watch
 	// open opens one of the sink's files; nil when there is no regular one.
@@ -98,9 +106,9 @@ func (r *reader) read(ctx context.Context) error {
 			return err
 		}
 		if !r.o.Follow || ended {
-			return r.flush()
+			return errors.Join(r.flush(), r.idle())
 		}
-		if err := r.fragment(); err != nil {
+		if err := errors.Join(r.fragment(), r.idle()); err != nil {
 			return err
 		}
 		r.rest()
@@ -108,6 +116,13 @@ func (r *reader) read(ctx context.Context) error {
 			return err
 		}
 	}
+}
+
+func (r *reader) idle() error {
+	if r.o.Idle == nil {
+		return nil
+	}
+	return r.o.Idle()
 }
 
 func (r *reader) ended() bool {
@@ -134,6 +149,8 @@ func (r *reader) begin() error {
 	}()
 	last := files[len(files)-1]
 	switch {
+	case r.o.From != nil:
+		return r.resume(files)
 	case r.o.Tail == 0:
 		return r.use(files[0], 0)
 	case r.o.Tail < 0:
@@ -202,6 +219,9 @@ func (r *reader) use(f *os.File, at int64) error {
 		_ = r.f.Close()
 	}
 	r.f, r.off = f, at
+	if r.o.From != nil {
+		r.file = placeOf(f)
+	}
 	if r.watch != nil {
 		if err := r.watch.use(f); err != nil {
 			return err
@@ -287,6 +307,9 @@ func (r *reader) next() (*os.File, error) {
 		closeAll(files)
 		return r.open(r.sink, current(r.sink))
 	}
+	if at < 0 && r.o.Gap != nil {
+		r.o.Gap()
+	}
 	pick := at + 1
 	var next *os.File
 	for i, f := range files {
@@ -350,8 +373,9 @@ func (r *reader) flush() error {
 	}
 	line, whole := bytes.CutSuffix(r.buf, []byte{'\n'})
 	r.buf = r.buf[:0]
+	end := r.position()
 	if !r.sink.Format.Records() {
-		return r.fn(Entry{Text: line, Partial: !whole})
+		return r.fn(Entry{Text: line, Partial: !whole, End: end})
 	}
 	e, err := parse(r.sink.Format, line)
 	if err != nil || !r.o.Since.IsZero() && e.At.Before(r.o.Since) {
@@ -360,6 +384,7 @@ func (r *reader) flush() error {
 	if !r.o.Until.IsZero() && e.At.After(r.o.Until) {
 		return errDone
 	}
+	e.End = end
 	return r.fn(e)
 }
 

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -19,6 +20,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/invalid"
+	"github.com/longshore/longshore/internal/logs/driver"
 	"github.com/longshore/longshore/internal/solo/translate"
 )
 
@@ -211,10 +213,17 @@ func (p *Prepared) containerConfig(key core.Key, img core.Image, log string) (co
 	cfg.Durable = durable(req)
 	if !req.GetHold() && !req.GetNoLog() {
 		rec.Log = log
+		size, files, err := driver.Size(req.GetLogOptions())
+		if err != nil {
+			return core.ContainerConfig{}, err
+		}
 		cfg.IO.Sinks = []core.Sink{{
 			Format: core.FormatCRI, Stdout: true, Stderr: true, Path: log,
-			MaxBytes: cmp.Or(req.GetLogBytes(), logBytes), MaxFiles: int(cmp.Or(req.GetLogFiles(), logFiles)),
+			MaxBytes: cmp.Or(req.GetLogBytes(), size, logBytes), MaxFiles: int(cmp.Or(req.GetLogFiles(), files, logFiles)),
 		}}
+	}
+	if cfg.LogDriver, err = logDriver(req, img); err != nil {
+		return core.ContainerConfig{}, err
 	}
 	for _, v := range cfg.Volumes {
 		if v.Labels[core.AnonymousLabel] != "" {
@@ -231,6 +240,19 @@ func (p *Prepared) containerConfig(key core.Key, img core.Image, log string) (co
 		p.Change(&cfg)
 	}
 	return cfg, nil
+}
+
+// logDriver returns the log driver of a request, nil for none. It sends the lines of the container's log.
+func logDriver(req *longshorev1.CreateRequest, img core.Image) (*core.LogDriver, error) {
+	if req.GetLogDriver() == "" {
+		return nil, nil //nolint:nilnil // the files are all
+	}
+	d, err := driver.Record(req.GetLogDriver(), req.GetLogOptions(), req.GetLabels(), slices.Concat(img.Config.Config.Env, req.GetEnv()))
+	if err != nil {
+		return nil, err
+	}
+	d.Image, d.Command = req.GetImage(), strings.TrimSpace(req.GetEntrypoint()+" "+strings.Join(req.GetCommand(), " "))
+	return d, nil
 }
 
 // requestJSON returns a request in the JSON of protobuf, without its credentials, the size of a terminal and the start.

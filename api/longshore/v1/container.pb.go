@@ -1716,23 +1716,25 @@ type CreateRequest struct {
 	Annotations            map[string]string    `protobuf:"bytes,57,rep,name=annotations,proto3" json:"annotations,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	Ip                     string               `protobuf:"bytes,58,opt,name=ip,proto3" json:"ip,omitempty"` // an address of the network's range
 	Mac                    string               `protobuf:"bytes,59,opt,name=mac,proto3" json:"mac,omitempty"`
-	PublishAll             bool                 `protobuf:"varint,60,opt,name=publish_all,json=publishAll,proto3" json:"publish_all,omitempty"`                           // forward a chosen host port to each port that the image or expose names
-	Expose                 []string             `protobuf:"bytes,61,rep,name=expose,proto3" json:"expose,omitempty"`                                                      // PORT[-PORT][/PROTOCOL]
-	LogBytes               int64                `protobuf:"varint,62,opt,name=log_bytes,json=logBytes,proto3" json:"log_bytes,omitempty"`                                 // size of a log file; 0: 16 MiB
-	LogFiles               int32                `protobuf:"varint,63,opt,name=log_files,json=logFiles,proto3" json:"log_files,omitempty"`                                 // how many are kept; 0: 3
-	NoLog                  bool                 `protobuf:"varint,64,opt,name=no_log,json=noLog,proto3" json:"no_log,omitempty"`                                          // drop the output
-	NetworkAliases         []string             `protobuf:"bytes,80,rep,name=network_aliases,json=networkAliases,proto3" json:"network_aliases,omitempty"`                // what others on a network of a user's own call it, besides its name
-	FurtherNetworks        []*NetworkAttachment `protobuf:"bytes,110,rep,name=further_networks,json=furtherNetworks,proto3" json:"further_networks,omitempty"`            // besides network, to which ip, mac and network_aliases belong
-	Health                 *HealthCheck         `protobuf:"bytes,90,opt,name=health,proto3" json:"health,omitempty"`                                                      // absent: the image's own
-	OnUnhealthy            string               `protobuf:"bytes,91,opt,name=on_unhealthy,json=onUnhealthy,proto3" json:"on_unhealthy,omitempty"`                         // what happens to a program that has become unhealthy: none (the default), stop, kill
-	VolumesFrom            []string             `protobuf:"bytes,92,rep,name=volumes_from,json=volumesFrom,proto3" json:"volumes_from,omitempty"`                         // containers whose volumes and binds it has too, NAME[:ro|rw]
-	Userns                 string               `protobuf:"bytes,93,opt,name=userns,proto3" json:"userns,omitempty"`                                                      // host (the default), or private: a user namespace of its own
-	Restart                string               `protobuf:"bytes,120,opt,name=restart,proto3" json:"restart,omitempty"`                                                   // restart policy: no (the default), always, unless-stopped, on-failure[:MAX]
-	CpuQuota               int64                `protobuf:"varint,130,opt,name=cpu_quota,json=cpuQuota,proto3" json:"cpu_quota,omitempty"`                                // microseconds of CPU time in each period, in place of cpus; 0: no limit
-	CpuPeriod              uint64               `protobuf:"varint,131,opt,name=cpu_period,json=cpuPeriod,proto3" json:"cpu_period,omitempty"`                             // microseconds; 0: the default, 100000
-	BlkioWeight            uint32               `protobuf:"varint,132,opt,name=blkio_weight,json=blkioWeight,proto3" json:"blkio_weight,omitempty"`                       // share of the block devices when they are busy, 10 to 1000; 0: the default
-	BlkioWeightDevices     []*DeviceLimit       `protobuf:"bytes,133,rep,name=blkio_weight_devices,json=blkioWeightDevices,proto3" json:"blkio_weight_devices,omitempty"` // the same for single devices
-	DeviceReadBps          []*DeviceLimit       `protobuf:"bytes,134,rep,name=device_read_bps,json=deviceReadBps,proto3" json:"device_read_bps,omitempty"`                // bytes per second
+	PublishAll             bool                 `protobuf:"varint,60,opt,name=publish_all,json=publishAll,proto3" json:"publish_all,omitempty"`                                                                           // forward a chosen host port to each port that the image or expose names
+	Expose                 []string             `protobuf:"bytes,61,rep,name=expose,proto3" json:"expose,omitempty"`                                                                                                      // PORT[-PORT][/PROTOCOL]
+	LogBytes               int64                `protobuf:"varint,62,opt,name=log_bytes,json=logBytes,proto3" json:"log_bytes,omitempty"`                                                                                 // size of a log file; 0: 16 MiB
+	LogFiles               int32                `protobuf:"varint,63,opt,name=log_files,json=logFiles,proto3" json:"log_files,omitempty"`                                                                                 // how many are kept; 0: 3
+	NoLog                  bool                 `protobuf:"varint,64,opt,name=no_log,json=noLog,proto3" json:"no_log,omitempty"`                                                                                          // drop the output
+	LogDriver              string               `protobuf:"bytes,166,opt,name=log_driver,json=logDriver,proto3" json:"log_driver,omitempty"`                                                                              // also send the output to a log service: journald, syslog, fluentd; "": none
+	LogOptions             map[string]string    `protobuf:"bytes,167,rep,name=log_options,json=logOptions,proto3" json:"log_options,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // of log_driver, as docker names them
+	NetworkAliases         []string             `protobuf:"bytes,80,rep,name=network_aliases,json=networkAliases,proto3" json:"network_aliases,omitempty"`                                                                // what others on a network of a user's own call it, besides its name
+	FurtherNetworks        []*NetworkAttachment `protobuf:"bytes,110,rep,name=further_networks,json=furtherNetworks,proto3" json:"further_networks,omitempty"`                                                            // besides network, to which ip, mac and network_aliases belong
+	Health                 *HealthCheck         `protobuf:"bytes,90,opt,name=health,proto3" json:"health,omitempty"`                                                                                                      // absent: the image's own
+	OnUnhealthy            string               `protobuf:"bytes,91,opt,name=on_unhealthy,json=onUnhealthy,proto3" json:"on_unhealthy,omitempty"`                                                                         // what happens to a program that has become unhealthy: none (the default), stop, kill
+	VolumesFrom            []string             `protobuf:"bytes,92,rep,name=volumes_from,json=volumesFrom,proto3" json:"volumes_from,omitempty"`                                                                         // containers whose volumes and binds it has too, NAME[:ro|rw]
+	Userns                 string               `protobuf:"bytes,93,opt,name=userns,proto3" json:"userns,omitempty"`                                                                                                      // host (the default), or private: a user namespace of its own
+	Restart                string               `protobuf:"bytes,120,opt,name=restart,proto3" json:"restart,omitempty"`                                                                                                   // restart policy: no (the default), always, unless-stopped, on-failure[:MAX]
+	CpuQuota               int64                `protobuf:"varint,130,opt,name=cpu_quota,json=cpuQuota,proto3" json:"cpu_quota,omitempty"`                                                                                // microseconds of CPU time in each period, in place of cpus; 0: no limit
+	CpuPeriod              uint64               `protobuf:"varint,131,opt,name=cpu_period,json=cpuPeriod,proto3" json:"cpu_period,omitempty"`                                                                             // microseconds; 0: the default, 100000
+	BlkioWeight            uint32               `protobuf:"varint,132,opt,name=blkio_weight,json=blkioWeight,proto3" json:"blkio_weight,omitempty"`                                                                       // share of the block devices when they are busy, 10 to 1000; 0: the default
+	BlkioWeightDevices     []*DeviceLimit       `protobuf:"bytes,133,rep,name=blkio_weight_devices,json=blkioWeightDevices,proto3" json:"blkio_weight_devices,omitempty"`                                                 // the same for single devices
+	DeviceReadBps          []*DeviceLimit       `protobuf:"bytes,134,rep,name=device_read_bps,json=deviceReadBps,proto3" json:"device_read_bps,omitempty"`                                                                // bytes per second
 	DeviceWriteBps         []*DeviceLimit       `protobuf:"bytes,135,rep,name=device_write_bps,json=deviceWriteBps,proto3" json:"device_write_bps,omitempty"`
 	DeviceReadIops         []*DeviceLimit       `protobuf:"bytes,136,rep,name=device_read_iops,json=deviceReadIops,proto3" json:"device_read_iops,omitempty"` // operations per second
 	DeviceWriteIops        []*DeviceLimit       `protobuf:"bytes,137,rep,name=device_write_iops,json=deviceWriteIops,proto3" json:"device_write_iops,omitempty"`
@@ -2233,6 +2235,20 @@ func (x *CreateRequest) GetNoLog() bool {
 		return x.NoLog
 	}
 	return false
+}
+
+func (x *CreateRequest) GetLogDriver() string {
+	if x != nil {
+		return x.LogDriver
+	}
+	return ""
+}
+
+func (x *CreateRequest) GetLogOptions() map[string]string {
+	if x != nil {
+		return x.LogOptions
+	}
+	return nil
 }
 
 func (x *CreateRequest) GetNetworkAliases() []string {
@@ -7003,7 +7019,7 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\x04args\x18\x02 \x03(\tR\x04args\x124\n" +
 	"\astarted\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\astarted\x126\n" +
 	"\bfinished\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\bfinished\x12/\n" +
-	"\aautopsy\x18\x05 \x01(\v2\x15.longshore.v1.AutopsyR\aautopsy\"\x85\x1a\n" +
+	"\aautopsy\x18\x05 \x01(\v2\x15.longshore.v1.AutopsyR\aautopsy\"\xb3\x1b\n" +
 	"\rCreateRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05image\x18\x02 \x01(\tR\x05image\x12\x12\n" +
@@ -7082,7 +7098,11 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\x06expose\x18= \x03(\tR\x06expose\x12\x1b\n" +
 	"\tlog_bytes\x18> \x01(\x03R\blogBytes\x12\x1b\n" +
 	"\tlog_files\x18? \x01(\x05R\blogFiles\x12\x15\n" +
-	"\x06no_log\x18@ \x01(\bR\x05noLog\x12'\n" +
+	"\x06no_log\x18@ \x01(\bR\x05noLog\x12\x1e\n" +
+	"\n" +
+	"log_driver\x18\xa6\x01 \x01(\tR\tlogDriver\x12M\n" +
+	"\vlog_options\x18\xa7\x01 \x03(\v2+.longshore.v1.CreateRequest.LogOptionsEntryR\n" +
+	"logOptions\x12'\n" +
 	"\x0fnetwork_aliases\x18P \x03(\tR\x0enetworkAliases\x12J\n" +
 	"\x10further_networks\x18n \x03(\v2\x1f.longshore.v1.NetworkAttachmentR\x0ffurtherNetworks\x121\n" +
 	"\x06health\x18Z \x01(\v2\x19.longshore.v1.HealthCheckR\x06health\x12!\n" +
@@ -7117,6 +7137,9 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a>\n" +
 	"\x10AnnotationsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a=\n" +
+	"\x0fLogOptionsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\x14\n" +
 	"\x12_memory_swappiness\"7\n" +
@@ -7490,7 +7513,7 @@ func file_longshore_v1_container_proto_rawDescGZIP() []byte {
 	return file_longshore_v1_container_proto_rawDescData
 }
 
-var file_longshore_v1_container_proto_msgTypes = make([]protoimpl.MessageInfo, 97)
+var file_longshore_v1_container_proto_msgTypes = make([]protoimpl.MessageInfo, 98)
 var file_longshore_v1_container_proto_goTypes = []any{
 	(*Sandbox)(nil),                  // 0: longshore.v1.Sandbox
 	(*Container)(nil),                // 1: longshore.v1.Container
@@ -7589,31 +7612,32 @@ var file_longshore_v1_container_proto_goTypes = []any{
 	nil,                              // 94: longshore.v1.CreateRequest.LabelsEntry
 	nil,                              // 95: longshore.v1.CreateRequest.SysctlsEntry
 	nil,                              // 96: longshore.v1.CreateRequest.AnnotationsEntry
-	(*timestamppb.Timestamp)(nil),    // 97: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),      // 98: google.protobuf.Duration
-	(*EgressRecord)(nil),             // 99: longshore.v1.EgressRecord
-	(*NetworkAttachment)(nil),        // 100: longshore.v1.NetworkAttachment
+	nil,                              // 97: longshore.v1.CreateRequest.LogOptionsEntry
+	(*timestamppb.Timestamp)(nil),    // 98: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),      // 99: google.protobuf.Duration
+	(*EgressRecord)(nil),             // 100: longshore.v1.EgressRecord
+	(*NetworkAttachment)(nil),        // 101: longshore.v1.NetworkAttachment
 }
 var file_longshore_v1_container_proto_depIdxs = []int32{
-	97,  // 0: longshore.v1.Sandbox.created:type_name -> google.protobuf.Timestamp
+	98,  // 0: longshore.v1.Sandbox.created:type_name -> google.protobuf.Timestamp
 	90,  // 1: longshore.v1.Sandbox.labels:type_name -> longshore.v1.Sandbox.LabelsEntry
 	4,   // 2: longshore.v1.Sandbox.ports:type_name -> longshore.v1.Port
-	97,  // 3: longshore.v1.Container.created:type_name -> google.protobuf.Timestamp
-	97,  // 4: longshore.v1.Container.started:type_name -> google.protobuf.Timestamp
-	97,  // 5: longshore.v1.Container.finished:type_name -> google.protobuf.Timestamp
+	98,  // 3: longshore.v1.Container.created:type_name -> google.protobuf.Timestamp
+	98,  // 4: longshore.v1.Container.started:type_name -> google.protobuf.Timestamp
+	98,  // 5: longshore.v1.Container.finished:type_name -> google.protobuf.Timestamp
 	5,   // 6: longshore.v1.Container.autopsy:type_name -> longshore.v1.Autopsy
 	91,  // 7: longshore.v1.Container.labels:type_name -> longshore.v1.Container.LabelsEntry
 	4,   // 8: longshore.v1.Container.ports:type_name -> longshore.v1.Port
 	2,   // 9: longshore.v1.Container.rest:type_name -> longshore.v1.Rest
 	64,  // 10: longshore.v1.Container.checkpoint:type_name -> longshore.v1.Checkpoint
-	97,  // 11: longshore.v1.Rest.since:type_name -> google.protobuf.Timestamp
+	98,  // 11: longshore.v1.Rest.since:type_name -> google.protobuf.Timestamp
 	3,   // 12: longshore.v1.Rest.resident:type_name -> longshore.v1.Resident
-	97,  // 13: longshore.v1.Rest.woken:type_name -> google.protobuf.Timestamp
-	98,  // 14: longshore.v1.Rest.back:type_name -> google.protobuf.Duration
-	97,  // 15: longshore.v1.Autopsy.at:type_name -> google.protobuf.Timestamp
+	98,  // 13: longshore.v1.Rest.woken:type_name -> google.protobuf.Timestamp
+	99,  // 14: longshore.v1.Rest.back:type_name -> google.protobuf.Duration
+	98,  // 15: longshore.v1.Autopsy.at:type_name -> google.protobuf.Timestamp
 	6,   // 16: longshore.v1.Autopsy.oom:type_name -> longshore.v1.Oom
 	7,   // 17: longshore.v1.Autopsy.asked:type_name -> longshore.v1.Asked
-	97,  // 18: longshore.v1.Asked.at:type_name -> google.protobuf.Timestamp
+	98,  // 18: longshore.v1.Asked.at:type_name -> google.protobuf.Timestamp
 	92,  // 19: longshore.v1.ListSandboxesRequest.labels:type_name -> longshore.v1.ListSandboxesRequest.LabelsEntry
 	0,   // 20: longshore.v1.ListSandboxesResponse.sandboxes:type_name -> longshore.v1.Sandbox
 	93,  // 21: longshore.v1.ListContainersRequest.labels:type_name -> longshore.v1.ListContainersRequest.LabelsEntry
@@ -7621,130 +7645,131 @@ var file_longshore_v1_container_proto_depIdxs = []int32{
 	1,   // 23: longshore.v1.WhyResponse.container:type_name -> longshore.v1.Container
 	18,  // 24: longshore.v1.WhyResponse.execs:type_name -> longshore.v1.Process
 	16,  // 25: longshore.v1.WhyResponse.start:type_name -> longshore.v1.StartPart
-	99,  // 26: longshore.v1.WhyResponse.refused:type_name -> longshore.v1.EgressRecord
-	97,  // 27: longshore.v1.StartPart.at:type_name -> google.protobuf.Timestamp
+	100, // 26: longshore.v1.WhyResponse.refused:type_name -> longshore.v1.EgressRecord
+	98,  // 27: longshore.v1.StartPart.at:type_name -> google.protobuf.Timestamp
 	17,  // 28: longshore.v1.StartPart.stages:type_name -> longshore.v1.StartStage
-	98,  // 29: longshore.v1.StartStage.took:type_name -> google.protobuf.Duration
-	97,  // 30: longshore.v1.Process.started:type_name -> google.protobuf.Timestamp
-	97,  // 31: longshore.v1.Process.finished:type_name -> google.protobuf.Timestamp
+	99,  // 29: longshore.v1.StartStage.took:type_name -> google.protobuf.Duration
+	98,  // 30: longshore.v1.Process.started:type_name -> google.protobuf.Timestamp
+	98,  // 31: longshore.v1.Process.finished:type_name -> google.protobuf.Timestamp
 	5,   // 32: longshore.v1.Process.autopsy:type_name -> longshore.v1.Autopsy
 	35,  // 33: longshore.v1.CreateRequest.size:type_name -> longshore.v1.Size
 	36,  // 34: longshore.v1.CreateRequest.mounts:type_name -> longshore.v1.Mount
 	4,   // 35: longshore.v1.CreateRequest.ports:type_name -> longshore.v1.Port
 	94,  // 36: longshore.v1.CreateRequest.labels:type_name -> longshore.v1.CreateRequest.LabelsEntry
-	98,  // 37: longshore.v1.CreateRequest.stop_grace:type_name -> google.protobuf.Duration
+	99,  // 37: longshore.v1.CreateRequest.stop_grace:type_name -> google.protobuf.Duration
 	34,  // 38: longshore.v1.CreateRequest.dns:type_name -> longshore.v1.Dns
 	38,  // 39: longshore.v1.CreateRequest.credentials:type_name -> longshore.v1.Credentials
 	33,  // 40: longshore.v1.CreateRequest.tmpfs:type_name -> longshore.v1.Tmpfs
 	95,  // 41: longshore.v1.CreateRequest.sysctls:type_name -> longshore.v1.CreateRequest.SysctlsEntry
 	96,  // 42: longshore.v1.CreateRequest.annotations:type_name -> longshore.v1.CreateRequest.AnnotationsEntry
-	100, // 43: longshore.v1.CreateRequest.further_networks:type_name -> longshore.v1.NetworkAttachment
-	21,  // 44: longshore.v1.CreateRequest.health:type_name -> longshore.v1.HealthCheck
-	20,  // 45: longshore.v1.CreateRequest.blkio_weight_devices:type_name -> longshore.v1.DeviceLimit
-	20,  // 46: longshore.v1.CreateRequest.device_read_bps:type_name -> longshore.v1.DeviceLimit
-	20,  // 47: longshore.v1.CreateRequest.device_write_bps:type_name -> longshore.v1.DeviceLimit
-	20,  // 48: longshore.v1.CreateRequest.device_read_iops:type_name -> longshore.v1.DeviceLimit
-	20,  // 49: longshore.v1.CreateRequest.device_write_iops:type_name -> longshore.v1.DeviceLimit
-	37,  // 50: longshore.v1.CreateRequest.images:type_name -> longshore.v1.ImageMount
-	98,  // 51: longshore.v1.HealthCheck.interval:type_name -> google.protobuf.Duration
-	98,  // 52: longshore.v1.HealthCheck.timeout:type_name -> google.protobuf.Duration
-	98,  // 53: longshore.v1.HealthCheck.start_period:type_name -> google.protobuf.Duration
-	98,  // 54: longshore.v1.HealthCheck.start_interval:type_name -> google.protobuf.Duration
-	24,  // 55: longshore.v1.DiffResponse.changes:type_name -> longshore.v1.Change
-	28,  // 56: longshore.v1.CopyOutResponse.source:type_name -> longshore.v1.CopySource
-	31,  // 57: longshore.v1.CopyInRequest.to:type_name -> longshore.v1.CopyTo
-	28,  // 58: longshore.v1.CopyTo.source:type_name -> longshore.v1.CopySource
-	41,  // 59: longshore.v1.CreateResponse.pull:type_name -> longshore.v1.PullProgress
-	40,  // 60: longshore.v1.CreateResponse.created:type_name -> longshore.v1.Created
-	98,  // 61: longshore.v1.RestartRequest.grace:type_name -> google.protobuf.Duration
-	98,  // 62: longshore.v1.StopRequest.grace:type_name -> google.protobuf.Duration
-	2,   // 63: longshore.v1.SleepResponse.rest:type_name -> longshore.v1.Rest
-	98,  // 64: longshore.v1.CheckpointRequest.timeout:type_name -> google.protobuf.Duration
-	64,  // 65: longshore.v1.CheckpointResponse.checkpoint:type_name -> longshore.v1.Checkpoint
-	97,  // 66: longshore.v1.Checkpoint.at:type_name -> google.protobuf.Timestamp
-	98,  // 67: longshore.v1.Checkpoint.frozen:type_name -> google.protobuf.Duration
-	97,  // 68: longshore.v1.Checkpoint.restored:type_name -> google.protobuf.Timestamp
-	68,  // 69: longshore.v1.RestoreRequest.start:type_name -> longshore.v1.RestoreStart
-	5,   // 70: longshore.v1.WaitResponse.autopsy:type_name -> longshore.v1.Autopsy
-	78,  // 71: longshore.v1.ExecRequest.start:type_name -> longshore.v1.ExecStart
-	75,  // 72: longshore.v1.ExecRequest.input:type_name -> longshore.v1.Input
-	35,  // 73: longshore.v1.Input.resize:type_name -> longshore.v1.Size
-	79,  // 74: longshore.v1.Output.started:type_name -> longshore.v1.Started
-	5,   // 75: longshore.v1.Output.exited:type_name -> longshore.v1.Autopsy
-	35,  // 76: longshore.v1.ExecStart.size:type_name -> longshore.v1.Size
-	81,  // 77: longshore.v1.AttachRequest.start:type_name -> longshore.v1.AttachStart
-	75,  // 78: longshore.v1.AttachRequest.input:type_name -> longshore.v1.Input
-	35,  // 79: longshore.v1.AttachStart.size:type_name -> longshore.v1.Size
-	97,  // 80: longshore.v1.LogsRequest.since:type_name -> google.protobuf.Timestamp
-	97,  // 81: longshore.v1.LogsRequest.until:type_name -> google.protobuf.Timestamp
-	97,  // 82: longshore.v1.LogsResponse.at:type_name -> google.protobuf.Timestamp
-	98,  // 83: longshore.v1.StatsRequest.interval:type_name -> google.protobuf.Duration
-	86,  // 84: longshore.v1.StatsResponse.containers:type_name -> longshore.v1.ContainerStats
-	97,  // 85: longshore.v1.ContainerStats.at:type_name -> google.protobuf.Timestamp
-	89,  // 86: longshore.v1.TopResponse.processes:type_name -> longshore.v1.ProcessStats
-	8,   // 87: longshore.v1.Containers.ListSandboxes:input_type -> longshore.v1.ListSandboxesRequest
-	10,  // 88: longshore.v1.Containers.ListContainers:input_type -> longshore.v1.ListContainersRequest
-	12,  // 89: longshore.v1.Containers.Inspect:input_type -> longshore.v1.InspectRequest
-	14,  // 90: longshore.v1.Containers.Why:input_type -> longshore.v1.WhyRequest
-	19,  // 91: longshore.v1.Containers.Create:input_type -> longshore.v1.CreateRequest
-	42,  // 92: longshore.v1.Containers.Start:input_type -> longshore.v1.StartRequest
-	44,  // 93: longshore.v1.Containers.Restart:input_type -> longshore.v1.RestartRequest
-	46,  // 94: longshore.v1.Containers.Stop:input_type -> longshore.v1.StopRequest
-	48,  // 95: longshore.v1.Containers.Kill:input_type -> longshore.v1.KillRequest
-	50,  // 96: longshore.v1.Containers.Rename:input_type -> longshore.v1.RenameRequest
-	52,  // 97: longshore.v1.Containers.Update:input_type -> longshore.v1.UpdateRequest
-	54,  // 98: longshore.v1.Containers.Pause:input_type -> longshore.v1.PauseRequest
-	56,  // 99: longshore.v1.Containers.Resume:input_type -> longshore.v1.ResumeRequest
-	58,  // 100: longshore.v1.Containers.Sleep:input_type -> longshore.v1.SleepRequest
-	60,  // 101: longshore.v1.Containers.Wake:input_type -> longshore.v1.WakeRequest
-	62,  // 102: longshore.v1.Containers.Checkpoint:input_type -> longshore.v1.CheckpointRequest
-	65,  // 103: longshore.v1.Containers.ExportCheckpoint:input_type -> longshore.v1.ExportCheckpointRequest
-	67,  // 104: longshore.v1.Containers.Restore:input_type -> longshore.v1.RestoreRequest
-	70,  // 105: longshore.v1.Containers.Remove:input_type -> longshore.v1.RemoveRequest
-	72,  // 106: longshore.v1.Containers.Wait:input_type -> longshore.v1.WaitRequest
-	74,  // 107: longshore.v1.Containers.Exec:input_type -> longshore.v1.ExecRequest
-	80,  // 108: longshore.v1.Containers.Attach:input_type -> longshore.v1.AttachRequest
-	27,  // 109: longshore.v1.Containers.CopyOut:input_type -> longshore.v1.CopyOutRequest
-	30,  // 110: longshore.v1.Containers.CopyIn:input_type -> longshore.v1.CopyInRequest
-	82,  // 111: longshore.v1.Containers.Logs:input_type -> longshore.v1.LogsRequest
-	84,  // 112: longshore.v1.Containers.Stats:input_type -> longshore.v1.StatsRequest
-	87,  // 113: longshore.v1.Containers.Top:input_type -> longshore.v1.TopRequest
-	22,  // 114: longshore.v1.Containers.Diff:input_type -> longshore.v1.DiffRequest
-	25,  // 115: longshore.v1.Containers.Commit:input_type -> longshore.v1.CommitRequest
-	9,   // 116: longshore.v1.Containers.ListSandboxes:output_type -> longshore.v1.ListSandboxesResponse
-	11,  // 117: longshore.v1.Containers.ListContainers:output_type -> longshore.v1.ListContainersResponse
-	13,  // 118: longshore.v1.Containers.Inspect:output_type -> longshore.v1.InspectResponse
-	15,  // 119: longshore.v1.Containers.Why:output_type -> longshore.v1.WhyResponse
-	39,  // 120: longshore.v1.Containers.Create:output_type -> longshore.v1.CreateResponse
-	43,  // 121: longshore.v1.Containers.Start:output_type -> longshore.v1.StartResponse
-	45,  // 122: longshore.v1.Containers.Restart:output_type -> longshore.v1.RestartResponse
-	47,  // 123: longshore.v1.Containers.Stop:output_type -> longshore.v1.StopResponse
-	49,  // 124: longshore.v1.Containers.Kill:output_type -> longshore.v1.KillResponse
-	51,  // 125: longshore.v1.Containers.Rename:output_type -> longshore.v1.RenameResponse
-	53,  // 126: longshore.v1.Containers.Update:output_type -> longshore.v1.UpdateResponse
-	55,  // 127: longshore.v1.Containers.Pause:output_type -> longshore.v1.PauseResponse
-	57,  // 128: longshore.v1.Containers.Resume:output_type -> longshore.v1.ResumeResponse
-	59,  // 129: longshore.v1.Containers.Sleep:output_type -> longshore.v1.SleepResponse
-	61,  // 130: longshore.v1.Containers.Wake:output_type -> longshore.v1.WakeResponse
-	63,  // 131: longshore.v1.Containers.Checkpoint:output_type -> longshore.v1.CheckpointResponse
-	66,  // 132: longshore.v1.Containers.ExportCheckpoint:output_type -> longshore.v1.ExportCheckpointResponse
-	69,  // 133: longshore.v1.Containers.Restore:output_type -> longshore.v1.RestoreResponse
-	71,  // 134: longshore.v1.Containers.Remove:output_type -> longshore.v1.RemoveResponse
-	73,  // 135: longshore.v1.Containers.Wait:output_type -> longshore.v1.WaitResponse
-	76,  // 136: longshore.v1.Containers.Exec:output_type -> longshore.v1.Output
-	76,  // 137: longshore.v1.Containers.Attach:output_type -> longshore.v1.Output
-	29,  // 138: longshore.v1.Containers.CopyOut:output_type -> longshore.v1.CopyOutResponse
-	32,  // 139: longshore.v1.Containers.CopyIn:output_type -> longshore.v1.CopyInResponse
-	83,  // 140: longshore.v1.Containers.Logs:output_type -> longshore.v1.LogsResponse
-	85,  // 141: longshore.v1.Containers.Stats:output_type -> longshore.v1.StatsResponse
-	88,  // 142: longshore.v1.Containers.Top:output_type -> longshore.v1.TopResponse
-	23,  // 143: longshore.v1.Containers.Diff:output_type -> longshore.v1.DiffResponse
-	26,  // 144: longshore.v1.Containers.Commit:output_type -> longshore.v1.CommitResponse
-	116, // [116:145] is the sub-list for method output_type
-	87,  // [87:116] is the sub-list for method input_type
-	87,  // [87:87] is the sub-list for extension type_name
-	87,  // [87:87] is the sub-list for extension extendee
-	0,   // [0:87] is the sub-list for field type_name
+	97,  // 43: longshore.v1.CreateRequest.log_options:type_name -> longshore.v1.CreateRequest.LogOptionsEntry
+	101, // 44: longshore.v1.CreateRequest.further_networks:type_name -> longshore.v1.NetworkAttachment
+	21,  // 45: longshore.v1.CreateRequest.health:type_name -> longshore.v1.HealthCheck
+	20,  // 46: longshore.v1.CreateRequest.blkio_weight_devices:type_name -> longshore.v1.DeviceLimit
+	20,  // 47: longshore.v1.CreateRequest.device_read_bps:type_name -> longshore.v1.DeviceLimit
+	20,  // 48: longshore.v1.CreateRequest.device_write_bps:type_name -> longshore.v1.DeviceLimit
+	20,  // 49: longshore.v1.CreateRequest.device_read_iops:type_name -> longshore.v1.DeviceLimit
+	20,  // 50: longshore.v1.CreateRequest.device_write_iops:type_name -> longshore.v1.DeviceLimit
+	37,  // 51: longshore.v1.CreateRequest.images:type_name -> longshore.v1.ImageMount
+	99,  // 52: longshore.v1.HealthCheck.interval:type_name -> google.protobuf.Duration
+	99,  // 53: longshore.v1.HealthCheck.timeout:type_name -> google.protobuf.Duration
+	99,  // 54: longshore.v1.HealthCheck.start_period:type_name -> google.protobuf.Duration
+	99,  // 55: longshore.v1.HealthCheck.start_interval:type_name -> google.protobuf.Duration
+	24,  // 56: longshore.v1.DiffResponse.changes:type_name -> longshore.v1.Change
+	28,  // 57: longshore.v1.CopyOutResponse.source:type_name -> longshore.v1.CopySource
+	31,  // 58: longshore.v1.CopyInRequest.to:type_name -> longshore.v1.CopyTo
+	28,  // 59: longshore.v1.CopyTo.source:type_name -> longshore.v1.CopySource
+	41,  // 60: longshore.v1.CreateResponse.pull:type_name -> longshore.v1.PullProgress
+	40,  // 61: longshore.v1.CreateResponse.created:type_name -> longshore.v1.Created
+	99,  // 62: longshore.v1.RestartRequest.grace:type_name -> google.protobuf.Duration
+	99,  // 63: longshore.v1.StopRequest.grace:type_name -> google.protobuf.Duration
+	2,   // 64: longshore.v1.SleepResponse.rest:type_name -> longshore.v1.Rest
+	99,  // 65: longshore.v1.CheckpointRequest.timeout:type_name -> google.protobuf.Duration
+	64,  // 66: longshore.v1.CheckpointResponse.checkpoint:type_name -> longshore.v1.Checkpoint
+	98,  // 67: longshore.v1.Checkpoint.at:type_name -> google.protobuf.Timestamp
+	99,  // 68: longshore.v1.Checkpoint.frozen:type_name -> google.protobuf.Duration
+	98,  // 69: longshore.v1.Checkpoint.restored:type_name -> google.protobuf.Timestamp
+	68,  // 70: longshore.v1.RestoreRequest.start:type_name -> longshore.v1.RestoreStart
+	5,   // 71: longshore.v1.WaitResponse.autopsy:type_name -> longshore.v1.Autopsy
+	78,  // 72: longshore.v1.ExecRequest.start:type_name -> longshore.v1.ExecStart
+	75,  // 73: longshore.v1.ExecRequest.input:type_name -> longshore.v1.Input
+	35,  // 74: longshore.v1.Input.resize:type_name -> longshore.v1.Size
+	79,  // 75: longshore.v1.Output.started:type_name -> longshore.v1.Started
+	5,   // 76: longshore.v1.Output.exited:type_name -> longshore.v1.Autopsy
+	35,  // 77: longshore.v1.ExecStart.size:type_name -> longshore.v1.Size
+	81,  // 78: longshore.v1.AttachRequest.start:type_name -> longshore.v1.AttachStart
+	75,  // 79: longshore.v1.AttachRequest.input:type_name -> longshore.v1.Input
+	35,  // 80: longshore.v1.AttachStart.size:type_name -> longshore.v1.Size
+	98,  // 81: longshore.v1.LogsRequest.since:type_name -> google.protobuf.Timestamp
+	98,  // 82: longshore.v1.LogsRequest.until:type_name -> google.protobuf.Timestamp
+	98,  // 83: longshore.v1.LogsResponse.at:type_name -> google.protobuf.Timestamp
+	99,  // 84: longshore.v1.StatsRequest.interval:type_name -> google.protobuf.Duration
+	86,  // 85: longshore.v1.StatsResponse.containers:type_name -> longshore.v1.ContainerStats
+	98,  // 86: longshore.v1.ContainerStats.at:type_name -> google.protobuf.Timestamp
+	89,  // 87: longshore.v1.TopResponse.processes:type_name -> longshore.v1.ProcessStats
+	8,   // 88: longshore.v1.Containers.ListSandboxes:input_type -> longshore.v1.ListSandboxesRequest
+	10,  // 89: longshore.v1.Containers.ListContainers:input_type -> longshore.v1.ListContainersRequest
+	12,  // 90: longshore.v1.Containers.Inspect:input_type -> longshore.v1.InspectRequest
+	14,  // 91: longshore.v1.Containers.Why:input_type -> longshore.v1.WhyRequest
+	19,  // 92: longshore.v1.Containers.Create:input_type -> longshore.v1.CreateRequest
+	42,  // 93: longshore.v1.Containers.Start:input_type -> longshore.v1.StartRequest
+	44,  // 94: longshore.v1.Containers.Restart:input_type -> longshore.v1.RestartRequest
+	46,  // 95: longshore.v1.Containers.Stop:input_type -> longshore.v1.StopRequest
+	48,  // 96: longshore.v1.Containers.Kill:input_type -> longshore.v1.KillRequest
+	50,  // 97: longshore.v1.Containers.Rename:input_type -> longshore.v1.RenameRequest
+	52,  // 98: longshore.v1.Containers.Update:input_type -> longshore.v1.UpdateRequest
+	54,  // 99: longshore.v1.Containers.Pause:input_type -> longshore.v1.PauseRequest
+	56,  // 100: longshore.v1.Containers.Resume:input_type -> longshore.v1.ResumeRequest
+	58,  // 101: longshore.v1.Containers.Sleep:input_type -> longshore.v1.SleepRequest
+	60,  // 102: longshore.v1.Containers.Wake:input_type -> longshore.v1.WakeRequest
+	62,  // 103: longshore.v1.Containers.Checkpoint:input_type -> longshore.v1.CheckpointRequest
+	65,  // 104: longshore.v1.Containers.ExportCheckpoint:input_type -> longshore.v1.ExportCheckpointRequest
+	67,  // 105: longshore.v1.Containers.Restore:input_type -> longshore.v1.RestoreRequest
+	70,  // 106: longshore.v1.Containers.Remove:input_type -> longshore.v1.RemoveRequest
+	72,  // 107: longshore.v1.Containers.Wait:input_type -> longshore.v1.WaitRequest
+	74,  // 108: longshore.v1.Containers.Exec:input_type -> longshore.v1.ExecRequest
+	80,  // 109: longshore.v1.Containers.Attach:input_type -> longshore.v1.AttachRequest
+	27,  // 110: longshore.v1.Containers.CopyOut:input_type -> longshore.v1.CopyOutRequest
+	30,  // 111: longshore.v1.Containers.CopyIn:input_type -> longshore.v1.CopyInRequest
+	82,  // 112: longshore.v1.Containers.Logs:input_type -> longshore.v1.LogsRequest
+	84,  // 113: longshore.v1.Containers.Stats:input_type -> longshore.v1.StatsRequest
+	87,  // 114: longshore.v1.Containers.Top:input_type -> longshore.v1.TopRequest
+	22,  // 115: longshore.v1.Containers.Diff:input_type -> longshore.v1.DiffRequest
+	25,  // 116: longshore.v1.Containers.Commit:input_type -> longshore.v1.CommitRequest
+	9,   // 117: longshore.v1.Containers.ListSandboxes:output_type -> longshore.v1.ListSandboxesResponse
+	11,  // 118: longshore.v1.Containers.ListContainers:output_type -> longshore.v1.ListContainersResponse
+	13,  // 119: longshore.v1.Containers.Inspect:output_type -> longshore.v1.InspectResponse
+	15,  // 120: longshore.v1.Containers.Why:output_type -> longshore.v1.WhyResponse
+	39,  // 121: longshore.v1.Containers.Create:output_type -> longshore.v1.CreateResponse
+	43,  // 122: longshore.v1.Containers.Start:output_type -> longshore.v1.StartResponse
+	45,  // 123: longshore.v1.Containers.Restart:output_type -> longshore.v1.RestartResponse
+	47,  // 124: longshore.v1.Containers.Stop:output_type -> longshore.v1.StopResponse
+	49,  // 125: longshore.v1.Containers.Kill:output_type -> longshore.v1.KillResponse
+	51,  // 126: longshore.v1.Containers.Rename:output_type -> longshore.v1.RenameResponse
+	53,  // 127: longshore.v1.Containers.Update:output_type -> longshore.v1.UpdateResponse
+	55,  // 128: longshore.v1.Containers.Pause:output_type -> longshore.v1.PauseResponse
+	57,  // 129: longshore.v1.Containers.Resume:output_type -> longshore.v1.ResumeResponse
+	59,  // 130: longshore.v1.Containers.Sleep:output_type -> longshore.v1.SleepResponse
+	61,  // 131: longshore.v1.Containers.Wake:output_type -> longshore.v1.WakeResponse
+	63,  // 132: longshore.v1.Containers.Checkpoint:output_type -> longshore.v1.CheckpointResponse
+	66,  // 133: longshore.v1.Containers.ExportCheckpoint:output_type -> longshore.v1.ExportCheckpointResponse
+	69,  // 134: longshore.v1.Containers.Restore:output_type -> longshore.v1.RestoreResponse
+	71,  // 135: longshore.v1.Containers.Remove:output_type -> longshore.v1.RemoveResponse
+	73,  // 136: longshore.v1.Containers.Wait:output_type -> longshore.v1.WaitResponse
+	76,  // 137: longshore.v1.Containers.Exec:output_type -> longshore.v1.Output
+	76,  // 138: longshore.v1.Containers.Attach:output_type -> longshore.v1.Output
+	29,  // 139: longshore.v1.Containers.CopyOut:output_type -> longshore.v1.CopyOutResponse
+	32,  // 140: longshore.v1.Containers.CopyIn:output_type -> longshore.v1.CopyInResponse
+	83,  // 141: longshore.v1.Containers.Logs:output_type -> longshore.v1.LogsResponse
+	85,  // 142: longshore.v1.Containers.Stats:output_type -> longshore.v1.StatsResponse
+	88,  // 143: longshore.v1.Containers.Top:output_type -> longshore.v1.TopResponse
+	23,  // 144: longshore.v1.Containers.Diff:output_type -> longshore.v1.DiffResponse
+	26,  // 145: longshore.v1.Containers.Commit:output_type -> longshore.v1.CommitResponse
+	117, // [117:146] is the sub-list for method output_type
+	88,  // [88:117] is the sub-list for method input_type
+	88,  // [88:88] is the sub-list for extension type_name
+	88,  // [88:88] is the sub-list for extension extendee
+	0,   // [0:88] is the sub-list for field type_name
 }
 
 func init() { file_longshore_v1_container_proto_init() }
@@ -7787,7 +7812,7 @@ func file_longshore_v1_container_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_longshore_v1_container_proto_rawDesc), len(file_longshore_v1_container_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   97,
+			NumMessages:   98,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -177,6 +177,8 @@ func program(l *argList, r *longshorev1.CreateRequest) {
 	if r.GetNoLog() {
 		l.text("log-driver", "none")
 	}
+	l.text("log-driver", r.GetLogDriver())
+	l.pairs("log-opt", r.GetLogOptions())
 }
 
 // resources adds the flags of limits.

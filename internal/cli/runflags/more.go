@@ -62,8 +62,8 @@ func (f *moreFlags) define(fl *pflag.FlagSet, r *longshorev1.CreateRequest) {
 	fl.StringVar(&r.Mac, "mac-address", "", "hardware address of its interface")
 	fl.BoolVarP(&r.PublishAll, "publish-all", "P", false, "forward a chosen host port to each port that the image or --expose names")
 	fl.StringArrayVar(&r.Expose, "expose", nil, "port that -P forwards, PORT[-PORT][/protocol]")
-	fl.StringArrayVar(&f.logOpts, "log-opt", nil, "max-size=16m or max-file=3")
-	fl.StringVar(&f.logDriver, "log-driver", "", "json-file or local (the agent's log), or none to drop the output")
+	fl.StringArrayVar(&f.logOpts, "log-opt", nil, "max-size=16m or max-file=3 of the agent's log, or an option of the log service")
+	fl.StringVar(&f.logDriver, "log-driver", "", "json-file or local (the agent's log), none to drop the output, or syslog, which gets the lines of the log, too")
 	f.health.define(fl)
 	f.io.define(fl, r)
 	fl.Int64Var(&f.swappiness, "memory-swappiness", -1, "inclination of the kernel to swap, 0 to 100, with cgroup v1; -1 for the node's")
@@ -170,7 +170,7 @@ func (f *moreFlags) log(r *longshorev1.CreateRequest) error {
 	case "none":
 		r.NoLog = true
 	default:
-		return fmt.Errorf("--log-driver %q: only json-file and local (both mean the agent's own log) and none are supported", f.logDriver)
+		r.LogDriver, r.LogOptions = f.logDriver, map[string]string{} // the agent knows the services
 	}
 	for _, o := range f.logOpts {
 		name, value, _ := strings.Cut(o, "=")
@@ -185,7 +185,11 @@ func (f *moreFlags) log(r *longshorev1.CreateRequest) error {
 			n, err = strconv.ParseInt(value, 10, 32)
 			r.LogFiles = int32(n)
 		default:
-			err = errors.New("only max-size and max-file are supported")
+			if r.LogOptions == nil {
+				err = errors.New("without a log service as --log-driver, only max-size and max-file are supported")
+				break
+			}
+			r.LogOptions[name] = value
 		}
 		if err != nil {
 			return fmt.Errorf("--log-opt %q: %w", o, err)

@@ -60,7 +60,7 @@ func TestFlagsFillTheRequest(t *testing.T) {
 	}
 	for _, bad := range []string{
 		"--env-file=/nonexistent", "--mount=type=nothing,target=/x", "--mount=type=image,target=/x", "--mount=type=image,src=a,target=/x,title=y", "--mount=type=artifact,src=a,target=/x,subpath=y", "--mount=type=artifact,src=a,target=/x,rw", "--mount=type=volume,src=a,target=/x,digest=y", "--mount=target=", "--mount=type=bind,source=x,target=/y", "--mount=type=tmpfs,source=x,target=/y", "--mount=color=red,target=/x",
-		"--security-opt=nothing", "--security-opt=seccomp=/nonexistent", "--gpus=2", "--userns=keep-id", "--log-driver=syslog", "--log-opt=tag=x", "--log-opt=max-size=x", "--memory-swap=x", "--shm-size=x",
+		"--security-opt=nothing", "--security-opt=seccomp=/nonexistent", "--gpus=2", "--userns=keep-id", "--log-opt=tag=x", "--log-opt=max-size=x", "--memory-swap=x", "--shm-size=x",
 		"--restart=sometimes", "--restart=always:3", "--restart=on-failure:x", "--memory-swappiness=101", "--device-read-bps=sda:1m", "--device-read-bps=/dev/sda", "--device-write-bps=/dev/sda:x", "--device-read-iops=/dev/sda:1m",
 		"--device-write-iops=/dev/sda:-1", "--blkio-weight-device=:5", "--label-file=/nonexistent",
 	} {

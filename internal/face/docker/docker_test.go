@@ -429,7 +429,8 @@ func TestRefusedCreates(t *testing.T) {
 	for body, want := range map[string]string{
 		`{}`: "config cannot be empty in order to create a container", `{"Image":"busybox","HostConfig":{"Isolation":"hyperv"}}`: "Isolation",
 		`{"Image":"busybox","HostConfig":{"LogConfig":{"Type":"asdf"}}}`:                                     "logger: no log driver named 'asdf' is registered",
-		`{"Image":"busybox","HostConfig":{"LogConfig":{"Type":"syslog"}}}`:                                   "json-file",
+		`{"Image":"busybox","HostConfig":{"LogConfig":{"Type":"gelf"}}}`:                                     "json-file",
+		`{"Image":"busybox","HostConfig":{"LogConfig":{"Type":"syslog","Config":{"color":"red"}}}}`:          "unknown log opt 'color' for syslog log driver",
 		`{"Image":"busybox","Volumes":{"/a":{}},"HostConfig":{"VolumeDriver":"nfs"}}`:                        "nfs",
 		`{"Image":"busybox","HostConfig":{"AutoRemove":true,"RestartPolicy":{"Name":"always"}}}`:             "can't create 'AutoRemove' container with restart policy",
 		`{"Image":"busybox","HostConfig":{"Memory":1000}}`:                                                   "Minimum memory limit allowed is 6MB",

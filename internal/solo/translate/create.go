@@ -9,6 +9,7 @@ import (
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/invalid"
+	"github.com/longshore/longshore/internal/logs/driver"
 	"github.com/longshore/longshore/internal/ocispec"
 	"github.com/longshore/longshore/internal/restart"
 	"github.com/longshore/longshore/internal/sysctl"
@@ -75,7 +76,25 @@ func Check(req *longshorev1.CreateRequest) error {
 	if req.GetLogBytes() < 0 || req.GetLogFiles() < 0 || req.GetLogFiles() > MaxLogFiles {
 		return invalid.Errorf("a log has at most %d files, and no negative size", MaxLogFiles)
 	}
+	if err := checkLogDriver(req); err != nil {
+		return err
+	}
 	return checkMounts(req)
+}
+
+// checkLogDriver refuses an unknown log driver, or unknown options of one.
+func checkLogDriver(req *longshorev1.CreateRequest) error {
+	name := req.GetLogDriver()
+	switch {
+	case driver.Local(name) && (name != "" || len(req.GetLogOptions()) > 0):
+		return invalid.Errorf("a log driver with options has a service: one of %s", driver.Services)
+	case name == "":
+		return nil
+	case req.GetNoLog() || req.GetHold():
+		return invalid.Errorf("log driver %s needs the container's own log, which this container does not have", name)
+	}
+	_, err := driver.Parse(name, req.GetLogOptions())
+	return err
 }
 
 // MaxLogFiles bounds the files of one log.

@@ -20,6 +20,7 @@ import (
 	"github.com/longshore/longshore/internal/cli/composefile"
 	"github.com/longshore/longshore/internal/cli/runflags"
 	"github.com/longshore/longshore/internal/cli/typed"
+	"github.com/longshore/longshore/internal/logs/driver"
 	"github.com/longshore/longshore/internal/restart"
 )
 
@@ -446,7 +447,7 @@ func (t *serviceTranslator) log() {
 	case "none":
 		t.r.NoLog = true
 	default:
-		t.refuse(fmt.Sprintf("the driver %q is none of json-file, local and none", l.Driver), "logging", "driver")
+		t.service(l)
 		return
 	}
 	for _, name := range slices.Sorted(maps.Keys(l.Options)) {
@@ -467,6 +468,19 @@ func (t *serviceTranslator) log() {
 			t.refuse(err.Error(), "logging", "options", name)
 		}
 	}
+}
+
+// service sets the service that also gets the log's lines.
+func (t *serviceTranslator) service(l *types.LoggingConfig) {
+	if !driver.Known(l.Driver) {
+		t.refuse(fmt.Sprintf("the driver %q is none of %s", l.Driver, driver.Supported), "logging", "driver")
+		return
+	}
+	if _, err := driver.Parse(l.Driver, l.Options); err != nil {
+		t.refuse(err.Error(), "logging", "options")
+		return
+	}
+	t.r.LogDriver, t.r.LogOptions = l.Driver, l.Options
 }
 
 func (t *serviceTranslator) pull() {

@@ -12,6 +12,7 @@ import (
 	"github.com/longshore/longshore/internal/dockerhttp"
 	"github.com/longshore/longshore/internal/dockertypes"
 	"github.com/longshore/longshore/internal/invalid"
+	"github.com/longshore/longshore/internal/logs/driver"
 )
 
 // Create is the body of a request for a container. Completed, it is stored with the container.
@@ -184,10 +185,8 @@ func (c *Create) ports(n Node) error {
 	return nil
 }
 
-// logDrivers are the values of LogConfig.Type that dockerd knows, the first possibleLogDrivers of them also a node.
-var logDrivers = []string{"", "json-file", "local", "none", "syslog", "journald", "gelf", "fluentd", "awslogs", "splunk", "gcplogs", "etwlogs"} //nolint:gochecknoglobals // a constant list
-
-const possibleLogDrivers = 4
+// logDrivers are the values of LogConfig.Type that dockerd knows, but for those of our own.
+var logDrivers = []string{"gelf", "awslogs", "splunk", "gcplogs", "etwlogs", "journald", "fluentd"} //nolint:gochecknoglobals // a constant list
 
 // hasVolumes reports whether the request itself makes volumes. Only then its VolumeDriver matters.
 func (c *Create) hasVolumes() bool {
@@ -204,8 +203,8 @@ func (c *Create) refuse() error {
 		{h.Isolation != "" && h.Isolation != defaultMode, "invalid isolation (" + h.Isolation + "): linux only supports 'default'"},
 		{h.VolumeDriver != "" && h.VolumeDriver != "local" && c.hasVolumes(), "VolumeDriver \"" + h.VolumeDriver + "\" not found: a node has the driver local only"},
 		{h.CPURealtimePeriod != 0 || h.CPURealtimeRuntime != 0, "CpuRealtimePeriod and CpuRealtimeRuntime are not possible: use CpuQuota and CpuPeriod"},
-		{!slices.Contains(logDrivers, h.LogConfig.Type), "logger: no log driver named '" + h.LogConfig.Type + "' is registered"},
-		{!slices.Contains(logDrivers[:possibleLogDrivers], h.LogConfig.Type), "LogConfig.Type \"" + h.LogConfig.Type + "\" is not possible: use json-file, local or none, and read the output by logs"},
+		{!driver.Known(h.LogConfig.Type) && !slices.Contains(logDrivers, h.LogConfig.Type), "logger: no log driver named '" + h.LogConfig.Type + "' is registered"},
+		{!driver.Known(h.LogConfig.Type), "LogConfig.Type \"" + h.LogConfig.Type + "\" is not possible: use one of " + driver.Supported},
 		{len(h.StorageOpt) > 0, "StorageOpt is not possible: a container's layer has no size of its own"},
 		{h.AutoRemove && h.RestartPolicy.Name != "" && h.RestartPolicy.Name != "no", "can't create 'AutoRemove' container with restart policy"},
 		{c.WorkingDir != "" && c.WorkingDir[0] != '/', "the working directory '" + c.WorkingDir + "' is invalid, it needs to be an absolute path"},

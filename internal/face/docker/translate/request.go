@@ -16,6 +16,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/dockertypes"
 	"github.com/longshore/longshore/internal/invalid"
+	"github.com/longshore/longshore/internal/logs/driver"
 )
 
 // Request is a request in the node's words.
@@ -285,6 +286,13 @@ const maxLogFiles = 100
 
 func (c *Create) logging(req *longshorev1.CreateRequest) error {
 	l := c.HostConfig.LogConfig
+	if !driver.Local(l.Type) {
+		if _, err := driver.Parse(l.Type, l.Config); err != nil {
+			return err
+		}
+		req.LogDriver, req.LogOptions = l.Type, l.Config
+		return nil
+	}
 	for name, value := range l.Config {
 		switch name {
 		case "max-size":
