@@ -94,6 +94,17 @@ func v2Resources(dir string) *specs.LinuxResources {
 		return s
 	}
 	res := &specs.LinuxResources{CPU: &specs.LinuxCPU{}, Memory: &specs.LinuxMemory{}, Pids: &specs.LinuxPids{}}
+	readV2CPU(res, file)
+	res.CPU.Burst = unsigned(file("cpu.max.burst"))
+	res.CPU.Idle = signed(file("cpu.idle"))
+	res.CPU.Cpus, res.CPU.Mems = file("cpuset.cpus"), file("cpuset.mems")
+	readV2Memory(res, file)
+	res.Pids.Limit = signed(file("pids.max"))
+	res.HugepageLimits = hugepages(dir, ".max")
+	return res
+}
+
+func readV2CPU(res *specs.LinuxResources, file func(name string) string) {
 	if w := unsigned(file("cpu.weight")); w != nil {
 		shares := CPUShares(*w)
 		res.CPU.Shares = &shares
@@ -102,9 +113,9 @@ func v2Resources(dir string) *specs.LinuxResources {
 	if quota, period, ok := strings.Cut(file("cpu.max"), " "); ok {
 		res.CPU.Quota, res.CPU.Period = signed(quota), unsigned(period)
 	}
-	res.CPU.Burst = unsigned(file("cpu.max.burst"))
-	res.CPU.Idle = signed(file("cpu.idle"))
-	res.CPU.Cpus, res.CPU.Mems = file("cpuset.cpus"), file("cpuset.mems")
+}
+
+func readV2Memory(res *specs.LinuxResources, file func(name string) string) {
 	res.Memory.Limit = signed(file("memory.max"))
 	res.Memory.Reservation = signed(file("memory.low"))
 	if swap := signed(file("memory.swap.max")); swap != nil {
@@ -116,9 +127,33 @@ func v2Resources(dir string) *specs.LinuxResources {
 		}
 		res.Memory.Swap = swap
 	}
-	res.Pids.Limit = signed(file("pids.max"))
-	res.HugepageLimits = hugepages(dir, ".max")
-	return res
+}
+
+// limits reads the limits that StatsLimits selects, by files of directories that stay open.
+func (t *Tree) limits(ref core.CgroupRef, member string) *specs.LinuxResources {
+	if t.layout.mode == core.CgroupV2 {
+		file := func(name string) string { return t.text(member, name) }
+		res := &specs.LinuxResources{CPU: &specs.LinuxCPU{}, Memory: &specs.LinuxMemory{}}
+		readV2CPU(res, file)
+		readV2Memory(res, file)
+		return res
+	}
+	cpu, _ := t.layout.v1Dir(ref, "cpu")
+	memory, _ := t.layout.v1Dir(ref, "memory")
+	return &specs.LinuxResources{
+		CPU: &specs.LinuxCPU{
+			Shares: unsigned(t.text(cpu, "cpu.shares")), Period: unsigned(t.text(cpu, "cpu.cfs_period_us")), Quota: signed(t.text(cpu, "cpu.cfs_quota_us")),
+		},
+		Memory: &specs.LinuxMemory{
+			Limit: signed(t.text(memory, "memory.limit_in_bytes")), Swap: signed(t.text(memory, "memory.memsw.limit_in_bytes")),
+			Reservation: signed(t.text(memory, "memory.soft_limit_in_bytes")),
+		},
+	}
+}
+
+func (t *Tree) text(dir, name string) string {
+	s, _ := t.kept.Text(dir, name)
+	return s
 }
 
 // hugepages reads the limits of all page sizes that have one.

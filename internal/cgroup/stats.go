@@ -29,6 +29,9 @@ func (t *Tree) Stats(ctx context.Context, ref core.CgroupRef, want core.StatsFie
 	if !s.CPU.Usage.OK && !exists(member) { // a value that was read proves that it exists
 		return core.Stats{}, fmt.Errorf("read stats of cgroup %s: %w", ref.Path, errdefs.ErrNotFound)
 	}
+	if want.Has(core.StatsLimits) {
+		s.Limits = t.limits(ref, member)
+	}
 	if !want.Has(core.StatsProcessCount | core.StatsProcesses | core.StatsProcessFiles) {
 		return s, nil
 	}

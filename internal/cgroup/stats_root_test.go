@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/containerd/errdefs"
+	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/longshore/longshore/internal/cgroup"
@@ -24,9 +25,10 @@ func TestFiguresAreOfTheCgroupThatIsThere(t *testing.T) {
 			var s core.Stats
 			for range 2 { // the second time from open files
 				var err error
-				if s, err = tree.Stats(t.Context(), ref, core.StatsUsage|core.StatsProcessCount); err != nil {
+				if s, err = tree.Stats(t.Context(), ref, core.StatsUsage|core.StatsCommon|core.StatsProcessCount|core.StatsLimits); err != nil {
 					t.Fatal(err)
 				}
+				sameLimits(t, tree, ref, s.Limits)
 			}
 			return s
 		}
@@ -82,6 +84,23 @@ func TestFiguresAreOfTheCgroupThatIsThere(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// sameLimits compares limits with those that Resources reads by paths.
+func sameLimits(t *testing.T, tree *cgroup.Tree, ref core.CgroupRef, got *specs.LinuxResources) {
+	t.Helper()
+	all, err := tree.Resources(t.Context(), ref)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := &specs.LinuxResources{
+		CPU:     &specs.LinuxCPU{Shares: all.CPU.Shares, Period: all.CPU.Period, Quota: all.CPU.Quota},
+		Memory:  &specs.LinuxMemory{Limit: all.Memory.Limit, Swap: all.Memory.Swap, Reservation: all.Memory.Reservation},
+		Unified: all.Unified,
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("limits of %s: %s", ref.Path, d)
+	}
 }
 
 func stop(t *testing.T, tree *cgroup.Tree, ref core.CgroupRef, cmd *exec.Cmd) {

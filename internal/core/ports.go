@@ -360,7 +360,7 @@ type Cgroups interface {
 	Pids(ctx context.Context, ref CgroupRef) ([]int, error)
 	// Remove is idempotent. It does not remove adopted cgroups.
 	Remove(ctx context.Context, ref CgroupRef) error
-	// Stats reads the fields that want selects, but for Root, Net and Limits.
+	// Stats reads the fields that want selects, but for Root and Net.
 	Stats(ctx context.Context, ref CgroupRef, want StatsFields) (Stats, error)
 	// OOMLevel returns the files that count out-of-memory kills in ref, and the one with its
 	// peak.

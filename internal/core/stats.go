@@ -27,15 +27,18 @@ const (
 	StatsUsage StatsFields = 1 << iota
 	// StatsDetail is everything else of the cgroup.
 	StatsDetail
+	// StatsCommon is the part of StatsDetail that lists of many containers show: all but CPU.PerCPU, the Failures of
+	// Huge, and the keys of Memory.Raw that no list shows.
+	StatsCommon
 	// StatsProcessCount is Pids.Processes.
 	StatsProcessCount
 	// StatsProcesses is Processes, without Files, Sockets and FileLimit.
 	StatsProcesses
-	// StatsProcessFiles is Processes with Files, Sockets and FileLimit.
+	// StatsProcessFiles is Processes with Files, Sockets and FileLimit; without Swap.
 	StatsProcessFiles
 	// StatsRootfs is Root.
 	StatsRootfs
-	// StatsLimits is Limits.
+	// StatsLimits is Limits: shares, quota and period of CPU; limit, reservation and swap of memory.
 	StatsLimits
 	// StatsRefusals is Pids.Refused and Memory.Throttled.
 	StatsRefusals
@@ -75,7 +78,8 @@ type MemoryStats struct {
 	Faults, MajorFaults, FailCount             Value
 	OOMKills                                   Value
 	Throttled                                  Value // how often memory.high has slowed it down; v2 only
-	// Raw is every key of memory.stat, as the kernel names it.
+	// Raw is every key of memory.stat, as the kernel names it; with StatsCommon total_rss, pgfault, pgmajfault and
+	// unevictable.
 	Raw map[string]uint64 `json:",omitempty"`
 }
 

@@ -28,7 +28,10 @@ type Kept struct {
 	dirs  map[string]*dir
 	timer *time.Timer // runs while there are dirs
 
-	open atomic.Int64 // descriptors that are kept
+	open     atomic.Int64 // files that are kept
+	openDirs atomic.Int64 // directories that are kept open
+	// sizes caches the sizes of huge pages. nil: not read yet.
+	sizes atomic.Pointer[[]string]
 }
 
 // dir is one directory of a cgroup.
@@ -147,12 +150,21 @@ func (k *Kept) descriptorLocked(d *dir, path, name string) (fd int, kept bool, e
 	if name != "" {
 		path += "/" + name
 	}
-	if fd, err = open(path); err != nil || d.swept || k.open.Load() >= k.most {
+	count := k.count(name)
+	if fd, err = open(path); err != nil || d.swept || count.Load() >= k.most {
 		return fd, false, err
 	}
-	k.open.Add(1)
+	count.Add(1)
 	d.files = append(d.files, file{name, fd})
 	return fd, true, nil
+}
+
+// count counts the descriptors of the kind of name. Those of directories hold no page.
+func (k *Kept) count(name string) *atomic.Int64 {
+	if name == "" {
+		return &k.openDirs
+	}
+	return &k.open
 }
 
 func (k *Kept) dropLocked(d *dir, name string) {
@@ -161,7 +173,7 @@ func (k *Kept) dropLocked(d *dir, name string) {
 			return false
 		}
 		_ = unix.Close(f.fd)
-		k.open.Add(-1)
+		k.count(name).Add(-1)
 		return true
 	})
 }
@@ -188,6 +200,56 @@ func (k *Kept) with(path, name string, fn func(fd int) error) error {
 	}
 	k.dropLocked(d, name)
 	return once(path, name, fn)
+}
+
+// within calls fn with a descriptor of a file in path, which it opens for fn alone. The kernel finds the
+// file from the directory's open descriptor and walks no path. If the cgroup was removed, no file opens below that
+// descriptor, and the path may lead to a new cgroup: within then opens the path.
+func (k *Kept) within(path, name string, fn func(fd int) error) error {
+	d := k.at(path)
+	if d == nil || k.openDirs.Load() >= k.most {
+		return once(path, name, fn)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	dir, kept, err := k.descriptorLocked(d, path, "")
+	if err != nil {
+		return err
+	}
+	if !kept {
+		_ = unix.Close(dir)
+		return once(path, name, fn)
+	}
+	fd, err := openIn(dir, name)
+	if err == nil {
+		err = fn(fd)
+		_ = unix.Close(fd)
+	}
+	if err == nil {
+		return nil
+	}
+	if errors.Is(err, unix.ENOENT) && unix.Faccessat(dir, "cgroup.procs", unix.F_OK, 0) == nil {
+		return err // this kernel has no such file
+	}
+	k.dropLocked(d, "")
+	return once(path, name, fn)
+}
+
+func openIn(dir int, name string) (int, error) {
+	for {
+		fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if !errors.Is(err, unix.EINTR) {
+			return fd, err
+		}
+	}
+}
+
+// Text reads a file of a cgroup whole, without spaces around it; "" if there is none.
+func (k *Kept) Text(dir, name string) (string, bool) {
+	r, done := k.reader()
+	defer done()
+	b, ok := r.read(dir, name)
+	return string(b), ok
 }
 
 func once(path, name string, fn func(fd int) error) error {

@@ -21,7 +21,7 @@ func newKept(tb testing.TB) *Kept {
 	tb.Cleanup(func() {
 		k.sweep()
 		k.sweep()
-		if n := k.open.Load(); n != 0 || len(k.dirs) != 0 || k.timer != nil {
+		if n := k.open.Load() + k.openDirs.Load(); n != 0 || len(k.dirs) != 0 || k.timer != nil {
 			tb.Errorf("%d descriptors of %d directories are left open", n, len(k.dirs))
 		}
 	})
@@ -84,6 +84,51 @@ func TestNothingIsKeptOfACgroupThatHasGone(t *testing.T) {
 	read(filepath.Join(dir, "gone")) // another one of its name
 	if k.open.Load() != 2 {
 		t.Errorf("%d descriptors", k.open.Load())
+	}
+}
+
+// TestFilesAreOfTheDirectoryThatIsThere removes an open directory and makes another of its name.
+func TestFilesAreOfTheDirectoryThatIsThere(t *testing.T) {
+	k, above := newKept(t), t.TempDir()
+	dir := filepath.Join(above, "cgroup")
+	read := func(name, want string, there bool) {
+		t.Helper()
+		for range 2 { // the second time by the open directory
+			if got, ok := k.Text(dir, name); got != want || ok != there {
+				t.Errorf("%s: %q, %t; want %q", name, got, ok, want)
+			}
+		}
+	}
+	read("pids.max", "", false)
+	for i := range 3 {
+		put(t, filepath.Join(dir, "cgroup.procs"), "1\n")
+		put(t, filepath.Join(dir, "pids.max"), fmt.Sprintln(i))
+		read("pids.max", fmt.Sprint(i), true)
+		read("pids.none", "", false)
+		put(t, filepath.Join(dir, "pids.max"), "7\n")
+		read("pids.max", "7", true)
+		if n := k.openDirs.Load(); n != 1 {
+			t.Errorf("%d directories are kept open", n)
+		}
+		if err := os.RemoveAll(dir); err != nil {
+			t.Fatal(err)
+		}
+		if i == 1 {
+			read("pids.max", "", false)
+		}
+	}
+	k.most = 1
+	other := filepath.Join(above, "other")
+	put(t, filepath.Join(other, "pids.max"), "3\n")
+	put(t, filepath.Join(dir, "pids.max"), "4\n")
+	for range 2 {
+		read("pids.max", "4", true)
+		if got, _ := k.Text(other, "pids.max"); got != "3" {
+			t.Errorf("%q", got)
+		}
+	}
+	if n := k.openDirs.Load(); n > 1 {
+		t.Errorf("%d directories are kept open, at most 1", n)
 	}
 }
 

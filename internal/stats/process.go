@@ -43,7 +43,7 @@ func (r *reader) process(pid int, files bool) (core.ProcessStats, error) {
 		return core.ProcessStats{}, fmt.Errorf("read process %d: %w", pid, err)
 	}
 	p.Pid = pid
-	if status, err := r.file(proc, "status"); err == nil {
+	if status, ok := r.readIf(!files, proc, "status"); ok {
 		for line := range bytes.Lines(status) {
 			if rest, ok := bytes.CutPrefix(line, []byte("VmSwap:")); ok {
 				p.Swap = numberOf(bytes.TrimSuffix(bytes.TrimSpace(rest), []byte(" kB"))).N * 1024

@@ -50,6 +50,14 @@ func (k *Kept) reader() (r *reader, done func()) {
 	return r, func() { k.readers.Put(r) }
 }
 
+// readIf reads the whole of a file that is wanted.
+func (r *reader) readIf(wanted bool, dir, file string) ([]byte, bool) {
+	if !wanted {
+		return nil, false
+	}
+	return r.read(dir, file)
+}
+
 // read reads the whole of a file; "" is no directory.
 func (r *reader) read(dir, file string) ([]byte, bool) {
 	if dir == "" {
@@ -61,11 +69,11 @@ func (r *reader) read(dir, file string) ([]byte, bool) {
 
 // file reads the whole of a file.
 func (r *reader) file(dir, name string) ([]byte, error) {
-	k := r.kept
+	read := r.kept.with
 	if !often(name) {
-		k = nil
+		read = r.kept.within
 	}
-	if err := k.with(dir, name, r.fill); err != nil {
+	if err := read(dir, name, r.fill); err != nil {
 		return nil, err
 	}
 	return bytes.TrimSpace(r.buf[:r.n]), nil
@@ -180,6 +188,33 @@ func places(m map[string]*core.Value) func(key []byte) *core.Value {
 	return func(key []byte) *core.Value { return m[string(key)] }
 }
 
+// memory reads memory.stat: the numbers that have a place, and the keys that want selects for Raw.
+func (r *reader) memory(dir string, place func(key []byte) *core.Value, want core.StatsFields) map[string]uint64 {
+	if want.Has(core.StatsDetail) {
+		all := r.keys(dir, "memory.stat")
+		spread(all, place)
+		return all
+	}
+	b, ok := r.read(dir, "memory.stat")
+	if !ok {
+		return nil
+	}
+	raw := map[string]uint64{}
+	eachKey(b, func(key, value []byte) {
+		n := numberOf(value)
+		if v := place(key); v != nil && n.OK {
+			*v = n
+		}
+		switch string(key) {
+		case "total_rss", "pgfault", "pgmajfault", "unevictable":
+			if n.OK {
+				raw[string(key)] = n.N
+			}
+		}
+	})
+	return raw
+}
+
 // spread puts the numbers of such a file, read before, in their places.
 func spread(m map[string]uint64, place func(key []byte) *core.Value) {
 	for key, n := range m {
@@ -287,31 +322,68 @@ func (i *io) list() []core.IOStats {
 	return out
 }
 
-// huge reads hugetlb's files: base names the usage file's ending.
-func huge(r *reader, d, usage, peak, failures string) map[string]core.HugeStats {
-	if d == "" {
+// hugeNames are the endings of hugetlb's files. v1 counts failures in a file of one number, v2 in a file of keys.
+type hugeNames struct{ usage, peak, failures string }
+
+var (
+	hugeV1 = hugeNames{".usage_in_bytes", ".max_usage_in_bytes", ".failcnt"} //nolint:gochecknoglobals // constant
+	hugeV2 = hugeNames{".current", "", ".events"}                            //nolint:gochecknoglobals // constant
+)
+
+// huge reads hugetlb's files.
+func huge(r *reader, d string, names hugeNames, want core.StatsFields) map[string]core.HugeStats {
+	sizes := r.pageSizes(d, names.usage)
+	if len(sizes) == 0 {
 		return nil
 	}
-	entries, err := filepath.Glob(filepath.Join(d, "hugetlb.*."+usage))
-	if err != nil || len(entries) == 0 {
-		return nil
-	}
-	out := map[string]core.HugeStats{}
-	for _, e := range entries {
-		size, ok := strings.CutSuffix(strings.TrimPrefix(filepath.Base(e), "hugetlb."), "."+usage)
-		if !ok || strings.HasSuffix(size, ".rsvd") {
+	out := make(map[string]core.HugeStats, len(sizes))
+	for _, size := range sizes {
+		usage, ok := r.read(d, "hugetlb."+size+names.usage)
+		if !ok {
 			continue
 		}
-		h := core.HugeStats{Usage: r.number(d, filepath.Base(e)).N}
-		if peak != "" {
-			h.Max = r.number(d, "hugetlb."+size+"."+peak)
-			h.Failures = r.number(d, "hugetlb."+size+"."+failures).N
-		} else {
-			h.Failures = r.keys(d, "hugetlb."+size+"."+failures)["max"]
+		h := core.HugeStats{Usage: numberOf(usage).N}
+		if names.peak != "" {
+			h.Max = r.number(d, "hugetlb."+size+names.peak)
+		}
+		switch {
+		case !want.Has(core.StatsDetail):
+		case names.peak != "":
+			h.Failures = r.number(d, "hugetlb."+size+names.failures).N
+		default:
+			h.Failures = r.keys(d, "hugetlb."+size+names.failures)["max"]
 		}
 		out[size] = h
 	}
 	return out
+}
+
+// pageSizes returns the sizes of huge pages that hugetlb counts: the kernel has set them when it booted, so that
+// they are the same in all cgroups.
+func (r *reader) pageSizes(d, usage string) []string {
+	if d == "" {
+		return nil
+	}
+	if r.kept != nil {
+		if sizes := r.kept.sizes.Load(); sizes != nil {
+			return *sizes
+		}
+	}
+	entries, err := filepath.Glob(filepath.Join(d, "hugetlb.*"+usage))
+	if err != nil || len(entries) == 0 {
+		return nil
+	}
+	var sizes []string
+	for _, e := range entries {
+		size, ok := strings.CutSuffix(strings.TrimPrefix(filepath.Base(e), "hugetlb."), usage)
+		if ok && !strings.HasSuffix(size, ".rsvd") {
+			sizes = append(sizes, size)
+		}
+	}
+	if r.kept != nil {
+		r.kept.sizes.Store(&sizes)
+	}
+	return sizes
 }
 
 // blockDevices is where the kernel names block devices by their numbers.

@@ -37,7 +37,7 @@ func TestV1(t *testing.T) {
 			"memory.usage_in_bytes": "1000\n", "memory.limit_in_bytes": "2000\n", "memory.max_usage_in_bytes": "1500\n", "memory.failcnt": "3\n",
 			"memory.memsw.limit_in_bytes": "9223372036854771712\n", "memory.memsw.failcnt": "4\n",
 			"memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 6\n",
-			"memory.stat":        "rss 1\ntotal_rss 100\ntotal_cache 200\ntotal_mapped_file 5\ntotal_pgfault 8\ntotal_pgmajfault 1\ntotal_inactive_file 300\ntotal_swap 200\n",
+			"memory.stat":        "rss 1\npgfault 6\nunevictable 4096\ntotal_rss 100\ntotal_cache 200\ntotal_mapped_file 5\ntotal_pgfault 8\ntotal_pgmajfault 1\ntotal_inactive_file 300\ntotal_swap 200\n",
 		}),
 		"pids":    write(t, map[string]string{"pids.current": "4\n", "pids.max": "max\n"}),
 		"blkio":   write(t, map[string]string{"blkio.throttle.io_service_bytes_recursive": "8:0 Read 10\n8:0 Write 20\n8:0 Total 30\nTotal 30\n", "blkio.throttle.io_serviced_recursive": "8:0 Read 1\n8:0 Write 2\n"}),
@@ -53,7 +53,7 @@ func TestV1(t *testing.T) {
 		Memory: core.MemoryStats{
 			Usage: k(1000), WorkingSet: k(700), RSS: k(100), Cache: k(200), Limit: k(2000), Peak: k(1500), Swap: k(200), Mapped: k(5),
 			Faults: k(8), MajorFaults: k(1), FailCount: k(7), OOMKills: k(6),
-			Raw: map[string]uint64{"rss": 1, "total_rss": 100, "total_cache": 200, "total_mapped_file": 5, "total_pgfault": 8, "total_pgmajfault": 1, "total_inactive_file": 300, "total_swap": 200},
+			Raw: map[string]uint64{"rss": 1, "pgfault": 6, "unevictable": 4096, "total_rss": 100, "total_cache": 200, "total_mapped_file": 5, "total_pgfault": 8, "total_pgmajfault": 1, "total_inactive_file": 300, "total_swap": 200},
 		},
 		Pids: core.PidsStats{Current: k(4)},
 		IO:   []core.IOStats{{Major: 8, ReadBytes: 10, WriteBytes: 20, Reads: 1, Writes: 2}},
@@ -62,6 +62,8 @@ func TestV1(t *testing.T) {
 	if d := cmp.Diff(want, got, anyDevice); d != "" {
 		t.Error(d)
 	}
+	common := kept.V1(dir, core.StatsCommon)
+	sameButForDetails(t, want, common)
 	// StatsUsage alone gives the same values, and no more.
 	got = kept.V1(dir, core.StatsUsage)
 	got.At = time.Time{}
@@ -69,6 +71,26 @@ func TestV1(t *testing.T) {
 	want.Memory.Peak, want.Memory.FailCount, want.Memory.OOMKills, want.Memory.Raw = core.Value{}, core.Value{}, core.Value{}, nil
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("usage only: %s", d)
+	}
+}
+
+// sameButForDetails compares stats by StatsDetail with those by StatsCommon.
+func sameButForDetails(t *testing.T, detail, common core.Stats) {
+	t.Helper()
+	raw := map[string]uint64{}
+	for _, key := range []string{"total_rss", "pgfault", "pgmajfault", "unevictable"} {
+		if n, ok := detail.Memory.Raw[key]; ok {
+			raw[key] = n
+		}
+	}
+	pages := map[string]core.HugeStats{}
+	for size, h := range detail.Huge {
+		h.Failures = 0
+		pages[size] = h
+	}
+	detail.Memory.Raw, detail.CPU.PerCPU, detail.Huge, common.At = raw, nil, pages, time.Time{}
+	if d := cmp.Diff(detail, common, anyDevice); d != "" {
+		t.Errorf("StatsCommon: %s", d)
 	}
 }
 
@@ -103,6 +125,7 @@ func TestV2(t *testing.T) {
 	if d := cmp.Diff(want, got, anyDevice); d != "" {
 		t.Error(d)
 	}
+	sameButForDetails(t, want, kept.V2(dir, core.StatsCommon))
 	got = kept.V2(dir, core.StatsUsage)
 	got.At = time.Time{}
 	want.Pids, want.IO, want.Huge = core.PidsStats{}, nil, nil

@@ -2,6 +2,7 @@ package stats
 
 import (
 	"bytes"
+	"strings"
 
 	"github.com/longshore/longshore/internal/core"
 )
@@ -12,16 +13,16 @@ func (k *Kept) V1(dir func(controller string) string, want core.StatsFields) cor
 	r, done := k.reader()
 	defer done()
 	s := core.Stats{At: now()}
-	if want.Has(core.StatsUsage | core.StatsDetail) {
+	if want.Has(core.StatsUsage | core.StatsCommon | core.StatsDetail) {
 		s.CPU.Usage = r.number(dir("cpuacct"), "cpuacct.usage")
 		v1Memory(r, dir("memory"), &s.Memory, want)
 	}
-	if want.Has(core.StatsDetail) {
-		v1CPU(r, dir("cpu"), dir("cpuacct"), &s.CPU)
+	if want.Has(core.StatsCommon | core.StatsDetail) {
+		v1CPU(r, dir("cpu"), dir("cpuacct"), &s.CPU, want)
 		pids := dir("pids")
 		s.Pids.Current, s.Pids.Limit = r.number(pids, "pids.current"), r.limit(pids, "pids.max")
 		s.IO = v1IO(r, dir("blkio"))
-		s.Huge = huge(r, dir("hugetlb"), "usage_in_bytes", "max_usage_in_bytes", "failcnt")
+		s.Huge = huge(r, dir("hugetlb"), hugeV1, want)
 	}
 	if want.Has(core.StatsRefusals) {
 		s.Pids.Refused = of(r.keys(dir("pids"), "pids.events"), "max")
@@ -29,14 +30,14 @@ func (k *Kept) V1(dir func(controller string) string, want core.StatsFields) cor
 	return s
 }
 
-func v1CPU(r *reader, cpu, acct string, c *core.CPUStats) {
+func v1CPU(r *reader, cpu, acct string, c *core.CPUStats, want core.StatsFields) {
 	c.User, c.System = r.number(acct, "cpuacct.usage_user"), r.number(acct, "cpuacct.usage_sys")
 	if !c.User.OK {
 		const tick = 1e9 / 100 // USER_HZ is 100 on every architecture that matters here
 		stat := r.keys(acct, "cpuacct.stat")
 		c.User, c.System = times(of(stat, "user"), tick), times(of(stat, "system"), tick)
 	}
-	if per, ok := r.read(acct, "cpuacct.usage_percpu"); ok {
+	if per, ok := r.readIf(want.Has(core.StatsDetail), acct, "cpuacct.usage_percpu"); ok {
 		for f := range bytes.FieldsSeq(per) {
 			if n := numberOf(f); n.OK {
 				c.PerCPU = append(c.PerCPU, n.N)
@@ -74,13 +75,12 @@ func v1Memory(r *reader, d string, m *core.MemoryStats, want core.StatsFields) {
 		}
 		return nil
 	}
-	if !want.Has(core.StatsDetail) {
+	if !want.Has(core.StatsCommon | core.StatsDetail) {
 		r.pick(d, "memory.stat", place)
 		m.WorkingSet = minus(m.Usage, inactive)
 		return
 	}
-	m.Raw = r.keys(d, "memory.stat")
-	spread(m.Raw, place)
+	m.Raw = r.memory(d, place, want)
 	m.WorkingSet = minus(m.Usage, inactive)
 	m.Peak = r.number(d, "memory.max_usage_in_bytes")
 	// With a limit of memory+swap too, that one is met first and counts alone.
@@ -90,10 +90,17 @@ func v1Memory(r *reader, d string, m *core.MemoryStats, want core.StatsFields) {
 	r.pick(d, "memory.oom_control", places(map[string]*core.Value{"oom_kill": &m.OOMKills}))
 }
 
+// throttle is the prefix of the files that count requests above the schedulers.
+const throttle = "blkio.throttle."
+
 func v1IO(r *reader, d string) []core.IOStats {
 	devices := io{blocks: blockDevices}
 	read := func(files []string, set func(s *core.IOStats, op string, n uint64)) {
+		throttled := false
 		for _, file := range files {
+			if throttled && strings.HasPrefix(file, throttle) {
+				continue // the same numbers, without those of the cgroups below
+			}
 			text, ok := r.read(d, file)
 			if !ok {
 				continue
@@ -114,6 +121,7 @@ func v1IO(r *reader, d string) []core.IOStats {
 			if met {
 				return
 			}
+			throttled = throttled || strings.HasPrefix(file, throttle)
 		}
 	}
 	read([]string{"blkio.throttle.io_service_bytes_recursive", "blkio.bfq.io_service_bytes_recursive", "blkio.throttle.io_service_bytes"},

@@ -89,9 +89,5 @@ func (s Stats) Networks(ctx context.Context, sandboxes []*core.Sandbox) (map[cor
 }
 
 func (s Stats) of(ctx context.Context, ref core.CgroupRef, want core.StatsFields) (core.Stats, error) {
-	st, err := s.Cgroups.Stats(ctx, ref, want)
-	if err == nil && want.Has(core.StatsLimits) {
-		st.Limits, err = s.Cgroups.Resources(ctx, ref)
-	}
-	return st, err
+	return s.Cgroups.Stats(ctx, ref, want)
 }

@@ -13,8 +13,8 @@ import (
 
 // The figures that metrics are made of.
 const (
-	containerMetrics = core.StatsUsage | core.StatsDetail | core.StatsProcessFiles | core.StatsRootfs | core.StatsLimits
-	podMetrics       = core.StatsUsage | core.StatsDetail | core.StatsProcessCount | core.StatsLimits
+	containerMetrics = core.StatsUsage | core.StatsCommon | core.StatsProcessFiles | core.StatsRootfs | core.StatsLimits
+	podMetrics       = core.StatsUsage | core.StatsCommon | core.StatsProcessCount | core.StatsLimits
 )
 
 func (s *server) ListMetricDescriptors(context.Context, *v1.ListMetricDescriptorsRequest) (*v1.ListMetricDescriptorsResponse, error) {

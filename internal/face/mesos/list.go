@@ -48,7 +48,7 @@ func isRunning(c *core.Container) bool {
 }
 
 // listStats are the statistics that lists show.
-const listStats = core.StatsUsage | core.StatsDetail | core.StatsProcessCount
+const listStats = core.StatsUsage | core.StatsCommon | core.StatsProcessCount
 
 // container is a container in a list, with its known statistics. Those of a standalone container
 // include everything nested in it, as in Mesos.
