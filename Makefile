@@ -10,7 +10,7 @@ help: ## list the targets
 	clean chaos kills egress sleeps upgrades streams damages removals board overlay-stages e2e-hub attack exchanges seizures \
 	e2e-cri e2e-cri2017 e2e-kubelet e2e-cluster e2e-nomad e2e-nomad-recover e2e-nomad-vm e2e-mesos \
 	e2e-mesosgo e2e-swarm e2e-swarm-vm e2e-swarmkit e2e-gossip e2e-kata e2e-kata-client e2e-kata-vm \
-	e2e-kata-stress e2e-kata-figures e2e-oci e2e-cli e2e-docker e2e-dockerclients e2e-docker-beside e2e-ui web e2e-servers vm-test vm-kube vm-conformance vm-systemd vm-profiles vm-powercut vm-services \
+	e2e-kata-stress e2e-kata-figures e2e-oci e2e-cli e2e-docker e2e-dockerclients e2e-docker-beside e2e-ui web e2e-servers vm-test vm-kube vm-conformance vm-systemd vm-profiles vm-powercut vm-services vm-oci \
 	root-parents programs test-long bench bench-grants bench-sleep bench-cli bench-network bench-overlay bench-gossip \
 	bench-hub
 
@@ -297,6 +297,11 @@ vm-profiles: build ## AppArmor's default profile and SELinux' labels, in QEMU gu
 	hack/deps.sh vm
 	hack/vm.sh profiles
 
+vm-oci: build ## Podman, dockerd and containerd with longshore-oci and systemd's driver on cgroup v2, in QEMU
+	hack/deps.sh vm
+	hack/dockerd.sh .cache/docker
+	LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_DOCKER_DIR=$(CURDIR)/.cache/docker hack/vm.sh systemd test/oci
+
 vm-powercut: build ## cut the power of a QEMU guest twenty times in the middle of its work
 	hack/deps.sh vm
 	hack/vm.sh powercut 20
@@ -308,7 +313,7 @@ vm-services: build ## reboot a node with twelve services twenty times and cut it
 root-parents: build weakened ## the root tests on a hardened and a loosened host (KINDS=, PACKAGES=, RUN=)
 	for kind in $(or $(KINDS),hardened loosened); do CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_TEST_PARALLEL=1 LONGSHORE_TEST_HOST=$$kind LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_WEAK_BIN=$(CURDIR)/bin/weakened $(GO) test -p 1 -parallel 3 -count=1 -timeout 30m $(if $(RUN),-run $(RUN)) $(or $(PACKAGES),$$(grep -rl --include='*_root_test.go' --exclude-dir=e2e . internal test | xargs -n1 dirname | sort -u | sed 's|^|./|')) || exit; done
 
-test-long: root-parents bench-network e2e-cli e2e-dockerclients e2e-servers programs chaos kills sleeps upgrades overlay-stages streams removals damages exchanges seizures egress audits board e2e-hub e2e-kata-stress e2e-swarm e2e-swarmkit e2e-swarm-vm e2e-gossip vm-test vm-systemd vm-profiles vm-powercut vm-services release-check release-arm64 fuzz ## the targets that do not fit into test
+test-long: root-parents bench-network e2e-cli e2e-dockerclients e2e-servers programs chaos kills sleeps upgrades overlay-stages streams removals damages exchanges seizures egress audits board e2e-hub e2e-kata-stress e2e-swarm e2e-swarmkit e2e-swarm-vm e2e-gossip vm-test vm-systemd vm-oci vm-profiles vm-powercut vm-services release-check release-arm64 fuzz ## the targets that do not fit into test
 
 programs: build ## Debian's programs, unmodified, with user namespaces by default and without
 	hack/programs.sh .cache/programs

@@ -119,12 +119,12 @@ besidedockerd() { # name, suite ("" is the machine's own), arguments of go test
     sum "$name" ./test/e2e/swarm -p 1 -parallel 6 -count=1 -short -timeout 20m "$@"
 }
 
-# Debian's command line drives the node itself. The packages are those of the stage swarm; the tests of
+# Debian's command line drives the node itself, and Debian's dockerd and containerd run containers by longshore-oci. The packages are those of the stage swarm; the tests of
 # the clients that are installed run in the stage root.
 dockercli() {
   [ -e "$cache/docker/complete" ] || { echo "dockercli: swarm has no docker: nothing was run"; return 0; }
   CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_TEST_PARALLEL=1 LONGSHORE_BIN="$PWD/bin" LONGSHORE_DOCKER_DIR="$cache/docker" \
-    sum dockercli ./test/dockerclients -p 1 -parallel 3 -count=1 -timeout 5m -run '^TestDocker'
+    sum dockercli './test/dockerclients ./test/oci' -p 1 -parallel 3 -count=1 -timeout 5m -run '^Test(Docker|Containerd)'
 }
 
 # Clients of Docker's API that are Go modules drive the node: docker's newest command line and compose, and the

@@ -13,7 +13,8 @@
 # root). Everything made stays below .cache/vm; last.log there is the console.
 #
 # LONGSHORE_BIN         binaries to test, instead of those built from this tree
-# LONGSHORE_DOCKER_DIR  Debian's dockerd for test/e2e/swarm and swarmkit, as hack/dockerd.sh unpacks it
+# LONGSHORE_DOCKER_DIR  Debian's dockerd for test/e2e/swarm, swarmkit, docker and test/oci, as hack/dockerd.sh unpacks it
+# BUILDX, BUILDKIT_IMAGE  for test/e2e/docker (README.md there)
 # NOMAD                 Nomad's binary for test/e2e/nomad
 # KUBE_PROGRAMS         a directory with the programs of test/e2e/kubelet/run.sh and test/e2e/cluster/run.sh, for these tests
 # CRITEST               critest for test/e2e/cri, whose run.sh has made its images on this machine before; FOCUS, SKIP and PARALLEL too
@@ -110,7 +111,15 @@ collect() { # directory, package…
   esac
   case " $* " in *' test/e2e/cri '*) critest "$dir" && confines ;; esac
   case " $* " in *' test/e2e/nomad '*) [ -z "${NOMAD:-}" ] || install "$NOMAD" "$dir/bin/nomad" ;; esac
-  case " $* " in *' test/e2e/swarm '* | *' test/e2e/swarmkit '*) dockerd "$dir" ;; esac
+  case " $* " in *' test/e2e/swarm '* | *' test/e2e/swarmkit '* | *' test/e2e/docker '* | *' test/oci '*) dockerd "$dir" ;; esac
+  case " $* " in *' test/e2e/docker '*)
+    [ -z "${BUILDX:-}" ] || install "$BUILDX" "$dir/bin/docker-buildx"
+    [ -z "${BUILDKIT_IMAGE:-}" ] || cp "$BUILDKIT_IMAGE" "$dir/bin/buildkit.tar" ;;
+  esac
+  case " $* " in *' test/oci '*)
+    added=$cache/podman-$(cat hack/vm/podman.sh hack/vm/apt.sh | sha256sum | cut -c1-12).tar
+    [ -e "$added" ] || hack/vm/podman.sh "$added" ;;
+  esac
   case " $* " in *' test/e2e/cluster '*) cp --parents contrib/grants/*.yaml "$dir/src/" ;; esac
   case " $* " in *' test/e2e/kubelet '* | *' test/e2e/cluster '*)
     [ -d "${KUBE_PROGRAMS:-}" ] || { echo 'hack/vm.sh: no KUBE_PROGRAMS: the tests of Kubernetes are skipped' >&2; KUBE_PROGRAMS=; }
@@ -140,6 +149,8 @@ collect() { # directory, package…
     echo 'LONGSHORE_TEST_PATIENCE=5' # everything takes longer when it is emulated
     env | grep -e '^LONGSHORE_' -e '^STANDIN_' | grep -v -e '^LONGSHORE_ROOT_TESTS=' -e '^LONGSHORE_BIN=' -e '^LONGSHORE_WEAK_BIN=' -e '^LONGSHORE_DOCKER_DIR=' | sed "s/'/'\\\\''/g; s/=\(.*\)/='\1'/" || true
     [ ! -e "$dir/bin/nomad" ] || echo 'NOMAD=/longshore/bin/nomad'
+    [ ! -e "$dir/bin/docker-buildx" ] || echo 'BUILDX=/longshore/bin/docker-buildx'
+    [ ! -e "$dir/bin/buildkit.tar" ] || echo 'BUILDKIT_IMAGE=/longshore/bin/buildkit.tar'
     [ ! -d "$dir/kube" ] || {
       echo 'LONGSHORE_KUBELET=/longshore/kube/kubelet'
       echo 'LONGSHORE_SUBJECT=/longshore/kube/subject'
@@ -175,7 +186,7 @@ dockerd() { # directory
   [ -n "${LONGSHORE_DOCKER_DIR:-}" ] || { echo 'hack/vm.sh: no LONGSHORE_DOCKER_DIR: tests beside dockerd are skipped' >&2; return; }
   mkdir "$1/docker"
   (cd "$LONGSHORE_DOCKER_DIR" && find -L . -path ./usr/share -prune -o \( -path '*-linux-gnu/*' -o -path './usr/*bin/docker*' \
-    -o -path './usr/bin/containerd*' -o -path './usr/*bin/runc' \) -type f -print0 | xargs -0 cp -L --parents -t "$1/docker")
+    -o -path './usr/bin/containerd*' -o -path './usr/bin/ctr' -o -path './usr/*bin/runc' \) -type f -print0 | xargs -0 cp -L --parents -t "$1/docker")
 }
 
 # package makes Debian packages of the binaries.
