@@ -63,7 +63,7 @@ func (f *moreFlags) define(fl *pflag.FlagSet, r *longshorev1.CreateRequest) {
 	fl.BoolVarP(&r.PublishAll, "publish-all", "P", false, "forward a chosen host port to each port that the image or --expose names")
 	fl.StringArrayVar(&r.Expose, "expose", nil, "port that -P forwards, PORT[-PORT][/protocol]")
 	fl.StringArrayVar(&f.logOpts, "log-opt", nil, "max-size=16m or max-file=3 of the agent's log, or an option of the log service")
-	fl.StringVar(&f.logDriver, "log-driver", "", "json-file or local (the agent's log), none to drop the output, or syslog, which gets the lines of the log, too")
+	fl.StringVar(&f.logDriver, "log-driver", "", "json-file or local (the agent's log), none to drop the output, or journald, syslog or fluentd, which get the lines of the log, too")
 	f.health.define(fl)
 	f.io.define(fl, r)
 	fl.Int64Var(&f.swappiness, "memory-swappiness", -1, "inclination of the kernel to swap, 0 to 100, with cgroup v1; -1 for the node's")

@@ -23,9 +23,16 @@ import (
 type Message struct {
 	At     time.Time
 	Stderr bool
-	// Partial means that the line continues in the stream's next message.
-	Partial bool
-	Text    []byte
+	// Part is set for a part of a long line.
+	Part *Part
+	Text []byte
+}
+
+// Part is the place of a message in a long line.
+type Part struct {
+	ID      string // of the line
+	Ordinal int    // of the part, from 1
+	Last    bool
 }
 
 // Source is the container of the messages.
@@ -69,13 +76,15 @@ func Known(name string) bool { return Local(name) || parsers()[name] != nil }
 // Supported names the drivers in texts for users.
 const (
 	Supported = "json-file, local, none, " + Services
-	Services  = "syslog"
+	Services  = "journald, syslog, fluentd"
 )
 
 // parser reads a driver's options.
 type parser func(o *options) (func(Source, string) (Sender, error), error)
 
-func parsers() map[string]parser { return map[string]parser{"syslog": parseSyslog} }
+func parsers() map[string]parser {
+	return map[string]parser{"syslog": parseSyslog, "fluentd": parseFluentd, "journald": parseJournald}
+}
 
 // Parse returns the driver of a name with its options. InvalidArgument.
 func Parse(name string, opts map[string]string) (*Driver, error) {

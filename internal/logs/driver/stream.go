@@ -80,25 +80,28 @@ func (f *tlsFiles) config(address string) (*tls.Config, error) {
 	return conf, nil
 }
 
-// write writes b to a connection. It gives up when ctx ends, and after stall without progress.
+// write writes b to a stream. It gives up when ctx ends, and after stall without progress.
 func write(ctx context.Context, conn net.Conn, b []byte) error {
-	stop := context.AfterFunc(ctx, func() { _ = conn.SetWriteDeadline(time.Unix(1, 0)) })
-	defer stop()
 	const piece = 64 << 10
 	for len(b) > 0 {
-		if err := conn.SetWriteDeadline(time.Now().Add(stall)); err != nil {
-			return err
-		}
-		if err := ctx.Err(); err != nil { // the deadline may have come after the one of AfterFunc
-			return err
-		}
-		n, err := conn.Write(b[:min(piece, len(b))])
-		if err != nil {
+		n := min(piece, len(b))
+		if err := writeOnce(ctx, conn, b[:n]); err != nil {
 			return err
 		}
 		b = b[n:]
 	}
 	return nil
+}
+
+// writeOnce is write by one call: a datagram.
+func writeOnce(ctx context.Context, conn net.Conn, b []byte) error {
+	if err := conn.SetWriteDeadline(time.Now().Add(stall)); err != nil {
+		return err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetWriteDeadline(time.Unix(1, 0)) })
+	defer stop()
+	_, err := conn.Write(b)
+	return err
 }
 
 var errPeerClosed = errors.New("the service has closed the connection")

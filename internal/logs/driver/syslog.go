@@ -206,7 +206,7 @@ func (l *syslogger) send(ctx context.Context, list []Message) error {
 		one = l.format(one[:0], l, &list[i])
 		switch {
 		case !stream:
-			if err := write(ctx, l.conn, one); err != nil {
+			if err := writeOnce(ctx, l.conn, one); err != nil {
 				return err
 			}
 		case l.counted:

@@ -3,6 +3,7 @@ package ship
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -62,6 +63,7 @@ type openLine struct {
 	text   []byte
 	before logs.Position // the position before it
 	since  int           // lines of the other stream after it
+	part   *driver.Part  // the last sent part
 }
 
 func newFollower(ctx context.Context, r *Runner, c *core.Container) (*follower, error) {
@@ -134,16 +136,19 @@ func (f *follower) add(ctx context.Context, e logs.Entry) error {
 	before := f.next
 	f.next = e.End
 	l := f.open[e.Stream]
-	if l != nil && l.at.Before(time.Unix(0, f.started.Load())) && e.At.After(time.Unix(0, f.started.Load())) {
+	if l != nil && len(l.text) > 0 && l.at.Before(time.Unix(0, f.started.Load())) && e.At.After(time.Unix(0, f.started.Load())) {
 		f.put(e.Stream, l, false) // the last line of the program's run before, which did not end it
 		l = nil
 	}
-	if l == nil {
+	switch {
+	case l == nil:
 		l = &openLine{at: e.At, before: before}
+	case len(l.text) == 0:
+		l.at, l.before = e.At, before
 	}
 	if len(l.text) > 0 && len(l.text)+len(e.Text) > lineBytes {
 		f.put(e.Stream, l, true)
-		l = &openLine{at: e.At, before: before}
+		l = &openLine{at: e.At, before: before, part: l.part}
 	}
 	l.text = append(l.text, e.Text...)
 	if e.Partial {
@@ -155,7 +160,7 @@ func (f *follower) add(ctx context.Context, e logs.Entry) error {
 	for stream, o := range f.open {
 		if o.since++; stream != e.Stream && o.since > openLines && len(o.text) > 0 {
 			f.put(stream, o, true)
-			delete(f.open, stream)
+			f.open[stream] = &openLine{part: o.part}
 		}
 	}
 	if len(f.batch) >= batchLines || f.size >= batchBytes {
@@ -164,15 +169,22 @@ func (f *follower) add(ctx context.Context, e logs.Entry) error {
 	return nil
 }
 
+// put adds a line to the batch, or a part of one.
 func (f *follower) put(stream string, l *openLine, partial bool) {
-	f.batch = append(f.batch, driver.Message{At: l.at, Stderr: stream == "stderr", Partial: partial, Text: l.text})
+	switch {
+	case l.part != nil:
+		l.part = &driver.Part{ID: l.part.ID, Ordinal: l.part.Ordinal + 1, Last: !partial}
+	case partial:
+		l.part = &driver.Part{ID: rand.Text(), Ordinal: 1}
+	}
+	f.batch = append(f.batch, driver.Message{At: l.at, Stderr: stream == "stderr", Part: l.part, Text: l.text})
 	f.size += len(l.text)
 }
 
 // last sends the lines without an end, after the last output.
 func (f *follower) last(ctx context.Context) {
 	for _, stream := range []string{"stdout", "stderr"} {
-		if l := f.open[stream]; l != nil {
+		if l := f.open[stream]; l != nil && len(l.text) > 0 {
 			f.put(stream, l, false)
 			delete(f.open, stream)
 		}
@@ -207,7 +219,7 @@ func (f *follower) flush(ctx context.Context) error {
 	f.batch, f.size = f.batch[:0], 0
 	f.position = f.next
 	for _, l := range f.open { // the next agent must read their beginnings again
-		if earlier(l.before, f.position) {
+		if len(l.text) > 0 && earlier(l.before, f.position) {
 			f.position = l.before
 		}
 	}

@@ -186,7 +186,7 @@ func (c *Create) ports(n Node) error {
 }
 
 // logDrivers are the values of LogConfig.Type that dockerd knows, but for those of our own.
-var logDrivers = []string{"gelf", "awslogs", "splunk", "gcplogs", "etwlogs", "journald", "fluentd"} //nolint:gochecknoglobals // a constant list
+var logDrivers = []string{"gelf", "awslogs", "splunk", "gcplogs", "etwlogs"} //nolint:gochecknoglobals // a constant list
 
 // hasVolumes reports whether the request itself makes volumes. Only then its VolumeDriver matters.
 func (c *Create) hasVolumes() bool {
