@@ -19,6 +19,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/network/dns"
+	"github.com/longshore/longshore/internal/network/names"
 	"github.com/longshore/longshore/internal/sleep"
 )
 
@@ -191,6 +192,9 @@ func (n *node) files(ctx context.Context, sb core.Sandbox) (engine.Files, error)
 			n.log.WarnContext(ctx, "the addresses of a sandbox in somebody else's network are not known", "sandbox", sb.ID, "error", err)
 		}
 		sb.Network.Addrs = addrs
+		if len(sb.Config.Network.Egress) > 0 { // the list of the network's holder
+			sb.Network.Resolver = names.Address()
+		}
 	}
 	f := dns.Render(sb, host)
 	return engine.Files{ResolvConf: f.ResolvConf, Hosts: f.Hosts, Hostname: f.Hostname}, nil

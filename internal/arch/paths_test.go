@@ -48,7 +48,7 @@ const (
 // returned: a workload may have put a link in the place of any component it owns.
 // Before adding one, find out who could rename the components of its path.
 var allowedByName = map[string]string{
-	"internal/engine/networks/egress.go:listOf":                 orchestrators + "; only compared with the pins of namespaces",
+	"internal/engine/networks/egress.go:same":                   orchestrators + "; only compared with the pins of namespaces",
 	"internal/control/egress.go:egressLog":                      ownFiles,
 	"internal/engine/networks/attach.go:Refresh":                ownFiles,
 	"internal/face/cri/secprofile/store.go:Open":                ownFiles,

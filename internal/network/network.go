@@ -275,6 +275,9 @@ func (n *Network) connect(ctx context.Context, req core.NetworkRequest) (core.Ne
 		if err == nil { // Nomad gives it interfaces later
 			err = kernel.CloseMetadataIn(req.Namespace, req.Config)
 		}
+		if len(req.Config.Egress) > 0 {
+			st.DNS = n.cfg.DNS.Status()
+		}
 		return st, err
 	}
 	p, err := planOf(req.Config)

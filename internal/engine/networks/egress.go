@@ -84,12 +84,14 @@ func (v Verbs) restrict(ctx context.Context, sandbox core.ID, list []string) err
 func (v Verbs) Complete(owner core.Owner, cfg *core.SandboxConfig) error {
 	net := &cfg.Namespaces.Net
 	if net.Mode == core.Joined || net.Mode == core.Adopted {
-		if len(cfg.Network.Egress) > 0 {
-			return fmt.Errorf("egress: the sandbox uses the network of another one, whose list counts: %w", errdefs.ErrInvalidArgument)
-		}
 		list, err := v.listOf(*net)
-		if err != nil {
+		switch {
+		case err != nil:
 			return err
+		case len(cfg.Network.Egress) > 0 && net.Mode == core.Adopted && len(list) == 0:
+			return fmt.Errorf("egress: a list needs a network of the sandbox's own: with that of somebody else, such as a group's of Nomad, it cannot be enforced: %w", errdefs.ErrInvalidArgument)
+		case len(cfg.Network.Egress) > 0:
+			return fmt.Errorf("egress: the sandbox uses the network of another one, whose list counts: %w", errdefs.ErrInvalidArgument)
 		}
 		cfg.Network.Egress = list
 	}
@@ -104,18 +106,13 @@ func (v Verbs) Complete(owner core.Owner, cfg *core.SandboxConfig) error {
 
 // listOf returns the list of the sandbox that has a network namespace, nil if none of ours has it.
 func (v Verbs) listOf(net core.Namespace) (list []string, err error) {
-	at, _ := os.Stat(net.Path) // a joined one has no path yet
 	err = v.Scope.Store.View(func(tx core.Tx) error {
 		for sb := range tx.Sandboxes().Stored("") {
 			have := sb.Config.Namespaces.Net
 			if len(sb.Config.Network.Egress) == 0 || have.Mode != core.Shared {
 				continue
 			}
-			same := sb.ID == net.Holder
-			if info, err := os.Stat(have.Path); err == nil && at != nil {
-				same = same || os.SameFile(at, info)
-			}
-			if same {
+			if sb.ID == net.Holder || same(net, have) { // a joined one has no path yet
 				list = sb.Config.Network.Egress
 			}
 		}
@@ -124,15 +121,31 @@ func (v Verbs) listOf(net core.Namespace) (list []string, err error) {
 	return list, err
 }
 
+// same reports whether two namespaces are one, perhaps by different paths. The file of a namespace that has ended is gone.
+func same(a, b core.Namespace) bool {
+	at, err := os.Stat(a.Path)
+	if err != nil {
+		return a.Path != "" && a.Path == b.Path
+	}
+	have, err := os.Stat(b.Path)
+	return err == nil && os.SameFile(at, have)
+}
+
 // maxNote bounds the list in an event.
 const maxNote = 1000
 
-// running reports whether a container in the network of a sandbox has processes, or one that waits for its start.
+// running reports whether a container in the network of a sandbox has processes, or one that waits for its start. Another sandbox in
+// its network counts: it may get containers that no list confines.
 func (v Verbs) running(sandbox core.ID) bool {
 	runs := false
-	_ = v.Scope.Store.View(func(tx core.Tx) error {
+	err := v.Scope.Store.View(func(tx core.Tx) error {
+		holder, err := tx.Sandboxes().Get(sandbox)
+		if err != nil {
+			return err
+		}
 		for other := range tx.Sandboxes().Stored("") {
-			runs = runs || other.Config.Namespaces.Net.Holder == sandbox
+			net := other.Config.Namespaces.Net
+			runs = runs || net.Holder == sandbox || net.Mode == core.Adopted && same(net, holder.Config.Namespaces.Net)
 		}
 		for c := range tx.StoredOf(sandbox) {
 			rests := c.State == core.ContainerCreated && c.Config.Rest != nil
@@ -140,5 +153,5 @@ func (v Verbs) running(sandbox core.ID) bool {
 		}
 		return nil
 	})
-	return runs
+	return runs || err != nil
 }

@@ -42,19 +42,19 @@ type rig struct {
 
 // options says how Nomad's side is to be.
 type options struct {
-	plugin string // of the block config of the plugin
-	client string // of the block client
-	extra  string // further blocks
-	name   string // the driver's, when it is another
-	second string // the name of a second driver, from a plugin file and a block of its own
-	server bool   // a server with a disk, so that Nomad can be started again
-	docker bool   // a dockerd of the rig's own, where there is one, for Nomad's own driver
-	bare   bool   // without our driver
-	binary string // another Nomad to begin with
-	apart  bool   // server and client are processes of their own
-	shared bool   // mounts in Nomad's directory show on the node, as under systemd
-	device string // a device plugin's binary, which the agent's configuration calls device
-	debian bool   // agent and driver are those of the Debian packages
+	config        string // of the agent
+	plugin        string // of the block config of the plugin
+	client, extra string // of the block client, and further blocks
+	name          string // the driver's, when it is another
+	second        string // the name of a second driver, from a plugin file and a block of its own
+	server        bool   // a server with a disk, so that Nomad can be started again
+	docker        bool   // a dockerd of the rig's own, where there is one, for Nomad's own driver
+	bare          bool   // without our driver
+	binary        string // another Nomad to begin with
+	apart         bool   // server and client are processes of their own
+	shared        bool   // mounts in Nomad's directory show on the node, as under systemd
+	device        string // a device plugin's binary, which the agent's configuration calls device
+	debian        bool   // agent and driver are those of the Debian packages
 }
 
 const address = "http://127.0.0.1:4646"
@@ -72,7 +72,7 @@ func start(t *testing.T, o options, body func(r *rig)) {
 			t.Skipf("no busybox-static: %v", err)
 		}
 		alone(t)
-		var node nodetest.Options
+		node := nodetest.Options{Config: o.config}
 		if o.debian {
 			node = debian(t)
 		}
