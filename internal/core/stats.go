@@ -30,6 +30,9 @@ const (
 	// StatsCommon is the part of StatsDetail that lists of many containers show: all but CPU.PerCPU, the Failures of
 	// Huge, and the keys of Memory.Raw that no list shows.
 	StatsCommon
+	// StatsTasks is the part of StatsCommon about CPU and tasks: CPU, Current and Limit of Pids, and of Memory the values
+	// of memory.stat.
+	StatsTasks
 	// StatsProcessCount is Pids.Processes.
 	StatsProcessCount
 	// StatsProcesses is Processes, without Files, Sockets and FileLimit.
@@ -78,7 +81,7 @@ type MemoryStats struct {
 	Faults, MajorFaults, FailCount             Value
 	OOMKills                                   Value
 	Throttled                                  Value // how often memory.high has slowed it down; v2 only
-	// Raw is every key of memory.stat, as the kernel names it; with StatsCommon total_rss, pgfault, pgmajfault and
+	// Raw is every key of memory.stat, as the kernel names it; with StatsCommon or StatsTasks total_rss, pgfault, pgmajfault and
 	// unevictable.
 	Raw map[string]uint64 `json:",omitempty"`
 }

@@ -37,6 +37,12 @@ func newReader(size int) *reader {
 	return r
 }
 
+// common and tasks are the fields that include StatsCommon and StatsTasks.
+const (
+	common = core.StatsCommon | core.StatsDetail
+	tasks  = core.StatsTasks | common
+)
+
 // usual is larger than the files of a cgroup.
 const usual = 4 << 10
 

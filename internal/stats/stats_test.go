@@ -62,8 +62,8 @@ func TestV1(t *testing.T) {
 	if d := cmp.Diff(want, got, anyDevice); d != "" {
 		t.Error(d)
 	}
-	common := kept.V1(dir, core.StatsCommon)
-	sameButForDetails(t, want, common)
+	sameButForDetails(t, want, kept.V1(dir, core.StatsCommon))
+	sameTasks(t, kept.V1(dir, core.StatsCommon), kept.V1(dir, core.StatsTasks))
 	// StatsUsage alone gives the same values, and no more.
 	got = kept.V1(dir, core.StatsUsage)
 	got.At = time.Time{}
@@ -91,6 +91,17 @@ func sameButForDetails(t *testing.T, detail, common core.Stats) {
 	detail.Memory.Raw, detail.CPU.PerCPU, detail.Huge, common.At = raw, nil, pages, time.Time{}
 	if d := cmp.Diff(detail, common, anyDevice); d != "" {
 		t.Errorf("StatsCommon: %s", d)
+	}
+}
+
+// sameTasks compares stats by StatsCommon with those by StatsTasks.
+func sameTasks(t *testing.T, all, few core.Stats) {
+	t.Helper()
+	unread := core.Value{}
+	all.At, all.IO, all.Huge = few.At, nil, nil
+	all.Memory.Peak, all.Memory.FailCount, all.Memory.OOMKills = unread, unread, unread
+	if d := cmp.Diff(all, few); d != "" {
+		t.Errorf("StatsTasks: %s", d)
 	}
 }
 
@@ -126,6 +137,7 @@ func TestV2(t *testing.T) {
 		t.Error(d)
 	}
 	sameButForDetails(t, want, kept.V2(dir, core.StatsCommon))
+	sameTasks(t, kept.V2(dir, core.StatsCommon), kept.V2(dir, core.StatsTasks))
 	got = kept.V2(dir, core.StatsUsage)
 	got.At = time.Time{}
 	want.Pids, want.IO, want.Huge = core.PidsStats{}, nil, nil

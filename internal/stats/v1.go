@@ -13,14 +13,16 @@ func (k *Kept) V1(dir func(controller string) string, want core.StatsFields) cor
 	r, done := k.reader()
 	defer done()
 	s := core.Stats{At: now()}
-	if want.Has(core.StatsUsage | core.StatsCommon | core.StatsDetail) {
+	if want.Has(core.StatsUsage | tasks) {
 		s.CPU.Usage = r.number(dir("cpuacct"), "cpuacct.usage")
 		v1Memory(r, dir("memory"), &s.Memory, want)
 	}
-	if want.Has(core.StatsCommon | core.StatsDetail) {
+	if want.Has(tasks) {
 		v1CPU(r, dir("cpu"), dir("cpuacct"), &s.CPU, want)
 		pids := dir("pids")
 		s.Pids.Current, s.Pids.Limit = r.number(pids, "pids.current"), r.limit(pids, "pids.max")
+	}
+	if want.Has(common) {
 		s.IO = v1IO(r, dir("blkio"))
 		s.Huge = huge(r, dir("hugetlb"), hugeV1, want)
 	}
@@ -75,13 +77,16 @@ func v1Memory(r *reader, d string, m *core.MemoryStats, want core.StatsFields) {
 		}
 		return nil
 	}
-	if !want.Has(core.StatsCommon | core.StatsDetail) {
+	if !want.Has(tasks) {
 		r.pick(d, "memory.stat", place)
 		m.WorkingSet = minus(m.Usage, inactive)
 		return
 	}
 	m.Raw = r.memory(d, place, want)
 	m.WorkingSet = minus(m.Usage, inactive)
+	if !want.Has(common) {
+		return
+	}
 	m.Peak = r.number(d, "memory.max_usage_in_bytes")
 	// With a limit of memory+swap too, that one is met first and counts alone.
 	m.FailCount = r.number(d, "memory.failcnt")

@@ -12,7 +12,7 @@ func (k *Kept) V2(d string, want core.StatsFields) core.Stats {
 	r, done := k.reader()
 	defer done()
 	s := core.Stats{At: now()}
-	if want.Has(core.StatsUsage | core.StatsCommon | core.StatsDetail) {
+	if want.Has(core.StatsUsage | tasks) {
 		const us = 1000
 		cpu := r.keys(d, "cpu.stat")
 		s.CPU = core.CPUStats{
@@ -22,8 +22,10 @@ func (k *Kept) V2(d string, want core.StatsFields) core.Stats {
 		v2Memory(r, d, &s.Memory, want)
 		s.Pressure = v2Pressure(r, d)
 	}
-	if want.Has(core.StatsCommon | core.StatsDetail) {
+	if want.Has(tasks) {
 		s.Pids.Current, s.Pids.Limit = r.number(d, "pids.current"), r.limit(d, "pids.max")
+	}
+	if want.Has(common) {
 		s.IO = v2IO(r, d)
 		s.Huge = huge(r, d, hugeV2, want)
 	}
@@ -71,13 +73,16 @@ func v2Memory(r *reader, d string, m *core.MemoryStats, want core.StatsFields) {
 		}
 		return nil
 	}
-	if !want.Has(core.StatsCommon | core.StatsDetail) {
+	if !want.Has(tasks) {
 		r.pick(d, "memory.stat", place)
 		m.WorkingSet = minus(m.Usage, inactive)
 		return
 	}
 	m.Raw = r.memory(d, place, want)
 	m.WorkingSet = minus(m.Usage, inactive)
+	if !want.Has(common) {
+		return
+	}
 	m.Peak = r.number(d, "memory.peak")
 	events := r.keys(d, "memory.events")
 	m.OOMKills = of(events, "oom_kill")
