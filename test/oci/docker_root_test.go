@@ -111,6 +111,11 @@ func dockerRun(t *testing.T, e *engine) {
 		}
 		break
 	}
+	if strings.Contains(succeeds(t, e.docker(t, "info", "-f", "{{.SecurityOptions}}")), "name=apparmor") {
+		c := cases[0]
+		c.args, c.out = []string{"busybox", "cat", "/proc/self/attr/current"}, "docker-default (enforce)\n"
+		cases = append(cases, c)
+	}
 	for _, c := range cases {
 		if r := e.docker(t, append([]string{"run", "--rm", "--network", "none"}, c.args...)...); r.status != c.status || r.out != c.out {
 			t.Errorf("%v: %+v", c.args, r)
