@@ -63,8 +63,8 @@ func (r *reader) resume(files []*os.File) error {
 			return r.use(f, r.o.From.Offset)
 		}
 	}
-	if r.o.From.Offset > 0 && r.o.Gap != nil {
-		r.o.Gap()
+	if r.o.From.Offset > 0 && r.o.Lost != nil {
+		r.o.Lost(-1)
 	}
 	return r.use(files[0], 0)
 }

@@ -35,8 +35,10 @@ type Options struct {
 	From *Position
 	// Idle, when not nil, is called before a follower waits, and at the end: all present entries were passed on.
 	Idle func() error
-	// Gap, when not nil, is called when output was removed before it was read: a rotation was faster.
-	Gap func()
+	// Lost, when not nil, is called when a rotation has removed output before fn took it: with the number of lines, or with
+	// -1 if nobody knows it. A follower keeps the files that are not read yet open, so that it can count them. It is called by
+	// another goroutine than fn.
+	Lost func(lines int)
 	// Since and Until, when not zero, limit the times. They require a format that has times.
 	Since, Until time.Time
 }
@@ -72,6 +74,7 @@ type reader struct {
 	off  int64
 	buf  []byte // the incomplete last line
 	file place  // f's; empty without Options.From
+	held *held  // the files after f; nil without Options.Lost
 	// watch is nil when the sink is not followed.
 	watch *watch
 	// open opens one of the sink's files; nil when there is no regular one.
@@ -96,6 +99,13 @@ func (r *reader) read(ctx context.Context) error {
 	}
 	if err := r.begin(); err != nil {
 		return err
+	}
+	if r.o.Follow && r.o.Lost != nil {
+		stop, err := r.hold()
+		if err != nil {
+			return err
+		}
+		defer stop()
 	}
 	if r.o.Begun != nil {
 		r.o.Begun()
@@ -255,7 +265,7 @@ func (r *reader) rest() {
 func (r *reader) drain(ctx context.Context) error {
 	for {
 		if r.f == nil {
-			f, err := r.open(r.sink, current(r.sink))
+			f, err := r.first()
 			if err != nil || f == nil {
 				return err
 			}
@@ -283,6 +293,14 @@ func (r *reader) drain(ctx context.Context) error {
 	}
 }
 
+// first opens the first file of a sink that had none.
+func (r *reader) first() (*os.File, error) {
+	if r.held != nil {
+		return r.held.next()
+	}
+	return r.open(r.sink, current(r.sink))
+}
+
 // next opens the file that follows the one being read; nil when that is the current one.
 func (r *reader) next() (*os.File, error) {
 	mine, err := r.f.Stat()
@@ -291,6 +309,9 @@ func (r *reader) next() (*os.File, error) {
 	}
 	if mine.Size() < r.off { // it was truncated
 		return nil, r.use(r.f, 0)
+	}
+	if r.held != nil {
+		return r.held.next()
 	}
 	files, err := r.files()
 	if err != nil {
@@ -306,9 +327,6 @@ func (r *reader) next() (*os.File, error) {
 		// Somebody else has renamed it. It is still the current file until there is another one.
 		closeAll(files)
 		return r.open(r.sink, current(r.sink))
-	}
-	if at < 0 && r.o.Gap != nil {
-		r.o.Gap()
 	}
 	pick := at + 1
 	var next *os.File

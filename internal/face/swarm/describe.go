@@ -17,7 +17,7 @@ import (
 // plugins are the plugins that tasks may need. The managers' scheduler reads the list: we never get
 // a task that needs another.
 func plugins() (list []*swarmv1.PluginDescription) {
-	for _, p := range [][2]string{{"Log", "json-file"}, {"Log", "local"}, {"Network", "bridge"}, {"Network", "host"}, {"Volume", "local"}} {
+	for _, p := range [][2]string{{"Log", "fluentd"}, {"Log", "journald"}, {"Log", "json-file"}, {"Log", "local"}, {"Log", "syslog"}, {"Network", "bridge"}, {"Network", "host"}, {"Volume", "local"}} {
 		list = append(list, &swarmv1.PluginDescription{Type: p[0], Name: p[1]})
 	}
 	return list

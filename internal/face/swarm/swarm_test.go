@@ -85,7 +85,7 @@ func TestTheNodeSaysWhatItIs(t *testing.T) {
 	for _, p := range d.GetEngine().GetPlugins() {
 		plugins = append(plugins, p.GetType()+"/"+p.GetName())
 	}
-	if want := []string{"Log/json-file", "Log/local", "Network/bridge", "Network/host", "Volume/local"}; !slices.Equal(plugins, want) {
+	if want := []string{"Log/fluentd", "Log/journald", "Log/json-file", "Log/local", "Log/syslog", "Network/bridge", "Network/host", "Volume/local"}; !slices.Equal(plugins, want) {
 		t.Errorf("plugins %v, want %v", plugins, want)
 	}
 	tls := d.GetTlsInfo()
@@ -174,7 +174,7 @@ func TestWhatCannotBeIsRejected(t *testing.T) {
 	for text, task := range map[string]*swarmv1.Task{
 		"no container":           {DesiredState: swarmv1.TaskState_RUNNING, Spec: &swarmv1.TaskSpec{}},
 		"overlay network mesh: ": spec(func(t *swarmv1.Task, _ *swarmv1.ContainerSpec) { t.Networks = []*swarmv1.NetworkAttachment{overlay} }),
-		`log driver "syslog"`:    spec(func(t *swarmv1.Task, _ *swarmv1.ContainerSpec) { t.LogDriver = &swarmv1.Driver{Name: "syslog"} }),
+		`log driver "gelf"`:      spec(func(t *swarmv1.Task, _ *swarmv1.ContainerSpec) { t.LogDriver = &swarmv1.Driver{Name: "gelf"} }),
 		"secret password was not assigned": spec(func(_ *swarmv1.Task, c *swarmv1.ContainerSpec) {
 			c.Secrets = []*swarmv1.SecretReference{{SecretId: "s", SecretName: "password", Target: &swarmv1.SecretReference_File{File: &swarmv1.FileTarget{Name: "password", Mode: 0o444}}}}
 		}),

@@ -163,6 +163,9 @@ func (o *options) unknown() error {
 	return nil
 }
 
+// MinFiles is the least number of files of a log with a service. With one file, each rotation removes unread lines.
+const MinFiles = 2
+
 // Size returns the limits of the node's own log that the options cache-max-size and cache-max-file set; 0 is the default.
 func Size(opts map[string]string) (bytes int64, files int32, err error) {
 	if v := opts["cache-max-size"]; v != "" {
@@ -172,8 +175,8 @@ func Size(opts map[string]string) (bytes int64, files int32, err error) {
 	}
 	if v := opts["cache-max-file"]; v != "" {
 		n, err := strconv.ParseInt(v, 10, 32)
-		if err != nil || n < 1 || n > 100 {
-			return 0, 0, invalid.Plainf("log option cache-max-file %q is no number from 1 to 100", v)
+		if err != nil || n < MinFiles || n > 100 {
+			return 0, 0, invalid.Plainf("log option cache-max-file %q is no number from 2 to 100", v)
 		}
 		files = int32(n)
 	}

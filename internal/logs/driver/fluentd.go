@@ -130,7 +130,11 @@ func (f *fluentd) send(ctx context.Context, list []Message) error {
 		_, _ = rand.Read(id) // it does not fail
 		chunk = base64.StdEncoding.EncodeToString(id)
 	}
-	if err := write(ctx, f.conn, f.encode(list, chunk)); err != nil {
+	b, release := buffer()
+	b = f.encode(b, list, chunk)
+	err := write(ctx, f.conn, b)
+	release(b)
+	if err != nil {
 		return err
 	}
 	if !f.acks {
@@ -140,8 +144,8 @@ func (f *fluentd) send(ctx context.Context, list []Message) error {
 }
 
 // encode returns the protocol's form of a batch: [tag, [[time, record], …], options].
-func (f *fluentd) encode(list []Message, chunk string) []byte {
-	b := appendStr(appendArray(nil, 3), f.tag)
+func (f *fluentd) encode(b []byte, list []Message, chunk string) []byte {
+	b = appendStr(appendArray(b, 3), f.tag)
 	b = appendArray(b, len(list))
 	for i := range list {
 		b = f.record(appendTime(appendArray(b, 2), list[i].At, f.nano), &list[i])

@@ -20,7 +20,7 @@ func TestFluentdsEntries(t *testing.T) {
 	}
 	f.of = Source{ID: "i", Name: "n", Attributes: map[string]string{"log": "forged", "source": "forged", "team": "x"}}
 	at := messages()[0].At
-	got := f.encode([]Message{{At: at, Text: []byte("one")}}, "C")
+	got := f.encode(nil, []Message{{At: at, Text: []byte("one")}}, "C")
 	want := "\x93\xa3app\x91\x92\xd7\x00\x69\x57\x34\xa5\x28\x77\x38\x32" +
 		"\x85\xaccontainer_id\xa1i\xaecontainer_name\xa2/n\xa6source\xa6stdout\xa4team\xa1x\xa3log\xa3one" +
 		"\x82\xa4size\xcf\x00\x00\x00\x00\x00\x00\x00\x01\xa5chunk\xa1C"

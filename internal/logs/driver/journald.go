@@ -112,7 +112,8 @@ func (j *journald) send(ctx context.Context, list []Message) error {
 		}
 		j.conn = conn
 	}
-	var b []byte
+	b, release := buffer()
+	defer func() { release(b) }()
 	for i := range list {
 		b = j.entry(b[:0], &list[i])
 		err := writeOnce(ctx, j.conn, b)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"sync"
 	"syscall"
 	"time"
 
@@ -78,6 +79,18 @@ func (f *tlsFiles) config(address string) (*tls.Config, error) {
 		conf.Certificates = []tls.Certificate{pair}
 	}
 	return conf, nil
+}
+
+// buffers are those of senders that send just now: an idle one has none.
+var buffers = sync.Pool{New: func() any { return new([]byte) }} //nolint:gochecknoglobals // see there
+
+// buffer returns an empty buffer, and a function that gives it back with its final size.
+func buffer() (b []byte, release func([]byte)) {
+	p, _ := buffers.Get().(*[]byte)
+	return (*p)[:0], func(b []byte) {
+		*p = b
+		buffers.Put(p)
+	}
 }
 
 // write writes b to a stream. It gives up when ctx ends, and after stall without progress.

@@ -201,7 +201,12 @@ func (l *syslogger) stream() bool {
 
 func (l *syslogger) send(ctx context.Context, list []Message) error {
 	stream := l.stream()
-	var out, one []byte
+	out, releaseOut := buffer()
+	one, releaseOne := buffer()
+	defer func() {
+		releaseOut(out)
+		releaseOne(one)
+	}()
 	for i := range list {
 		one = l.format(one[:0], l, &list[i])
 		switch {

@@ -112,8 +112,12 @@ func (f *follower) run(ctx context.Context) {
 		f.next = from
 		err := logs.Read(ctx, f.sinks[0], logs.Options{
 			Follow: true, Ended: f.ending, From: &from,
-			Idle: func() error { return f.flush(ctx) },
-			Gap:  func() { f.r.Lost(f.container, -1, "they were rotated away before the service took them") },
+			Idle: func() error {
+				err := f.flush(ctx)
+				f.batch = nil // an idle follower has no buffers
+				return err
+			},
+			Lost: func(lines int) { f.r.Lost(f.container, lines, "the log was rotated before the service took them") },
 		}, func(e logs.Entry) error { return f.add(ctx, e) })
 		switch {
 		case ctx.Err() != nil:

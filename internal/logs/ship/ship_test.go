@@ -36,6 +36,12 @@ func (f *fake) Send(_ context.Context, list []driver.Message) error {
 
 func (f *fake) Close() error { return nil }
 
+func (f *fake) setDown(down bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.down = down
+}
+
 func (f *fake) texts() (all []string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -200,6 +206,62 @@ func TestTheNextFollowerContinuesInARotatedFile(t *testing.T) {
 	if g.lost.lines+g.lost.gaps > 0 {
 		t.Errorf("%d lines and %d gaps", g.lost.lines, g.lost.gaps)
 	}
+}
+
+// TestARotationWhileTheServiceIsDownIsCounted: the follower keeps as many files as the log has, and counts the lines of those that it
+// drops.
+func TestARotationWhileTheServiceIsDownIsCounted(t *testing.T) {
+	g := newRig(t, 3)
+	g.to.setDown(true)
+	g.write("stdout F 0a", "stdout F 0b")
+	g.begin()
+	roottest.Eventually(t, "the service refuses lines", g.f.failing.Load)
+	for i := 1; i <= 6; i++ {
+		g.rotate()
+		g.write(fmt.Sprintf("stdout F %da", i), fmt.Sprintf("stderr P %d", i), "stderr F b")
+		roottest.Eventually(t, "the follower has opened the new file", g.opened)
+	}
+	g.to.setDown(false)
+	g.arrive("0a", "0b", "4a", "4b", "5a", "5b", "6a", "6b")
+	g.lost.mu.Lock()
+	defer g.lost.mu.Unlock()
+	if g.lost.lines != 6 || g.lost.gaps != 0 {
+		t.Errorf("%d lines and %d gaps", g.lost.lines, g.lost.gaps)
+	}
+}
+
+// TestARotationWithoutAnAgentIsAGap: nobody can count the lines of removed files.
+func TestARotationWithoutAnAgentIsAGap(t *testing.T) {
+	g := newRig(t, 2)
+	g.write("stdout F a")
+	g.begin()
+	g.arrive("a")
+	g.kill()
+	for range 2 {
+		g.rotate()
+		g.write("stdout F lost")
+	}
+	g.rotate()
+	g.write("stdout F d")
+	g.begin()
+	g.arrive("a", "lost", "d")
+	if g.lost.gaps != 1 {
+		t.Errorf("%d gaps", g.lost.gaps)
+	}
+}
+
+// opened reports whether this process has the current file of the log open.
+func (g *rig) opened() bool {
+	list, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	for _, e := range list {
+		if to, err := os.Readlink("/proc/self/fd/" + e.Name()); err == nil && to == g.c.Config.IO.Sinks[0].Path {
+			return true
+		}
+	}
+	return false
 }
 
 // TestADamagedPositionSendsAllAgain: lines may arrive twice, and none is lost.

@@ -93,6 +93,9 @@ func checkLogDriver(req *longshorev1.CreateRequest) error {
 	case req.GetNoLog() || req.GetHold():
 		return invalid.Errorf("log driver %s needs the container's own log, which this container does not have", name)
 	}
+	if n := req.GetLogFiles(); n > 0 && n < driver.MinFiles {
+		return invalid.Errorf("log driver %s needs a log of at least %d files", name, driver.MinFiles)
+	}
 	_, err := driver.Parse(name, req.GetLogOptions())
 	return err
 }

@@ -1,6 +1,7 @@
 package translate
 
 import (
+	"cmp"
 	"maps"
 	"regexp"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/face/swarm/templates"
 	"github.com/longshore/longshore/internal/invalid"
+	"github.com/longshore/longshore/internal/logs/driver"
 	"github.com/longshore/longshore/internal/ocispec"
 )
 
@@ -23,23 +25,23 @@ const (
 // maxLogAttributes is the most bytes of attributes, because each line carries them.
 const maxLogAttributes = 8 << 10
 
-// readLog reads the log driver: json-file and local write files, none keeps nothing. The options
+// readLog reads the log driver: json-file and local write files, none keeps nothing, and services get the lines of files. The options
 // are those of dockerd's drivers. compress, mode and max-buffer-size change nothing: logs here are
 // not compressed, and a program never waits for a reader of its log.
 func (a *Task) readLog() error {
-	driver, options := logDriver(a.Swarm)
-	switch driver {
+	name, options := logDriver(a.Swarm)
+	switch name {
 	case "none":
 		return nil
 	case "json-file", "local":
 	default:
-		return notServed("log driver %q", driver)
+		return a.readService(name, options)
 	}
 	a.log = core.Sink{Format: core.FormatCRI, Stdout: true, Stderr: true, MaxBytes: logBytes, MaxFiles: logFiles}
-	for _, name := range slices.Sorted(maps.Keys(options)) {
-		value := options[name]
+	for _, option := range slices.Sorted(maps.Keys(options)) {
+		value := options[option]
 		var err error
-		switch name {
+		switch option {
 		case "max-size":
 			var n int64
 			if n, err = ocispec.Bytes(value); err == nil && n >= 0 {
@@ -68,16 +70,30 @@ func (a *Task) readLog() error {
 				continue
 			}
 		case "tag", "labels", "env", "labels-regex", "env-regex":
-			if driver == "json-file" {
+			if name == "json-file" {
 				continue // LogAttributes checks it
 			}
-			return invalid.Errorf("unknown log option %s of the log driver local", name)
+			return invalid.Errorf("unknown log option %s of the log driver local", option)
 		default:
-			return invalid.Errorf("unknown log option %s of the log driver %s", name, driver)
+			return invalid.Errorf("unknown log option %s of the log driver %s", option, name)
 		}
-		return invalid.Errorf("log option %s %q", name, value)
+		return invalid.Errorf("log option %s %q", option, value)
 	}
 	_, err := a.LogAttributes(core.Container{})
+	return err
+}
+
+// readService reads a log driver that sends the lines of the log to a service.
+func (a *Task) readService(name string, options map[string]string) (err error) {
+	if !driver.Known(name) {
+		return notServed("log driver %q", name)
+	}
+	if a.service, err = driver.Record(name, options, a.Labels(), a.spec.GetEnv()); err != nil {
+		return err
+	}
+	a.service.Image, a.service.Command = a.spec.GetImage(), strings.Join(slices.Concat(a.spec.GetCommand(), a.spec.GetArgs()), " ")
+	size, files, err := driver.Size(options)
+	a.log = core.Sink{Format: core.FormatCRI, Stdout: true, Stderr: true, MaxBytes: cmp.Or(size, logBytes), MaxFiles: int(cmp.Or(files, logFiles))}
 	return err
 }
 
@@ -97,8 +113,8 @@ func logDriver(t *swarmv1.Task) (string, map[string]string) {
 // service by the log options labels and labels-regex, its variables by env and env-regex, and the tag
 // of the container c. InvalidArgument.
 func (a *Task) LogAttributes(c core.Container) ([]*swarmv1.LogAttr, error) {
-	driver, options := logDriver(a.Swarm)
-	if driver != "json-file" {
+	name, options := logDriver(a.Swarm)
+	if name != "json-file" {
 		return nil, nil
 	}
 	found, vars := map[string]string{}, map[string]string{}

@@ -44,6 +44,23 @@ func logged(driver string, options map[string]string) *swarmv1.Task {
 	})
 }
 
+// TestALogDriverWithAService: it gets the lines of a file, with the labels and variables that its options name.
+func TestALogDriverWithAService(t *testing.T) {
+	task := Task{Swarm: &swarmv1.Task{Spec: &swarmv1.TaskSpec{LogDriver: &swarmv1.Driver{Name: "fluentd", Options: map[string]string{
+		"fluentd-address": "logs:1", "tag": "{{.Name}}", "env": "A", "cache-max-size": "1m",
+	}}}}, spec: &swarmv1.ContainerSpec{Image: "app:1", Env: []string{"A=1", "B=2"}, Command: []string{"run"}, Args: []string{"x"}}}
+	if err := task.readLog(); err != nil {
+		t.Fatal(err)
+	}
+	if s := task.service; s.Name != "fluentd" || s.Image != "app:1" || s.Command != "run x" || len(s.Attributes) != 1 || s.Attributes["A"] != "1" || task.log.MaxBytes != 1<<20 || task.log.MaxFiles != logFiles {
+		t.Errorf("%+v, %+v", s, task.log)
+	}
+	task.Swarm.Spec.LogDriver.Options["color"] = "red"
+	if err := task.readLog(); err == nil || !strings.Contains(err.Error(), "unknown log opt 'color'") {
+		t.Error(err)
+	}
+}
+
 func TestLogOptionsNameTheAttributesOfEachLine(t *testing.T) {
 	c := core.Container{Meta: core.Meta{ID: "0123456789abcdef"}, Image: "sha256:fedcba98765432100"}
 	for _, x := range []struct {

@@ -50,7 +50,8 @@ type Task struct {
 	mounts  []*swarmv1.Mount       // of spec
 	files   []File
 	log     core.Sink // without a path; nothing when the task wants no logs
-	devices []string  // that the managers have given to it, by their CDI names
+	service *core.LogDriver
+	devices []string // that the managers have given to it, by their CDI names
 }
 
 // File is a secret or a config as the task sees it.
@@ -301,6 +302,7 @@ func (a Task) Container(img core.Image, p Place) (core.ContainerConfig, error) {
 		sink := a.log
 		sink.Path = p.Log
 		c.IO.Sinks = []core.Sink{sink}
+		c.LogDriver = a.service
 	}
 	c.CDI = a.devices
 	check, err := health.Settle(a.health(), img)
