@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -201,7 +202,7 @@ func TestLinesWithoutAnEndAreJoined(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		s := listen(t, "127.0.0.1:0")
 		n, image := start(t)
-		cli(t, n, "run", "-d", "--name", "c", "--log-driver", "syslog", "--log-opt", "syslog-address=tcp://"+s.l.Addr().String(), "--log-opt", "tag=t",
+		cli(t, n, "run", "-d", "--name", "c", "--log-driver", "syslog", "--log-opt", "syslog-address=tcp://"+s.l.Addr().String(), "--log-opt", "tag={{.ImageID}}",
 			image, "sh", "-c", "echo -n first; usleep 50000; echo ' and second'; echo -n open")
 		cli(t, n, "wait", "c")
 		cli(t, n, "start", "c")
@@ -211,8 +212,11 @@ func TestLinesWithoutAnEndAreJoined(t *testing.T) {
 		defer s.mu.Unlock()
 		var texts []string
 		for _, l := range s.other {
-			_, text, _ := strings.Cut(l, ": ")
+			head, text, _ := strings.Cut(l, ": ")
 			texts = append(texts, text)
+			if !regexp.MustCompile(` [0-9a-f]{12}\[\d+\]$`).MatchString(head) {
+				t.Errorf("%q has no tag of the image", head)
+			}
 		}
 		if got := fmt.Sprint(texts); got != "[first and second open first and second open]" {
 			t.Errorf("%q", texts)

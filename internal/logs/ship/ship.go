@@ -109,9 +109,9 @@ func (r *Runner) Before(ctx context.Context, op *core.Operation) (after func(err
 	case op.Container == nil || op.Container.Config.LogDriver == nil:
 		return nil, nil
 	case op.Verb == core.VerbCreate:
-		c := *op.Container
 		return func(err error) {
-			if err == nil {
+			if err == nil { // the container is complete only now
+				c := *op.Container
 				r.follow(&c)
 			}
 		}, nil
