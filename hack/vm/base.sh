@@ -8,7 +8,7 @@ out=${1:?usage: hack/vm/base.sh <directory>}
 packages='base-files base-passwd bash dash coreutils libc-bin mount util-linux kmod procps
   grep sed gawk findutils diffutils tar gzip zstd jq strace busybox-static
   iproute2 nftables iptables crun runc containernetworking-plugins
-  systemd dbus python3
+  e2fsprogs xfsprogs systemd dbus python3
   docker-registry apache2-utils openssl ca-certificates skopeo umoci buildah'
 # The kernel's modules that a node of ours may ask for; a guest loads them by
 # alias on demand, as any Debian does.

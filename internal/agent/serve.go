@@ -11,6 +11,7 @@ import (
 	"github.com/longshore/longshore/internal/agent/heap"
 	"github.com/longshore/longshore/internal/agent/sockets"
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/disk/limits"
 	"github.com/longshore/longshore/internal/face"
 	"github.com/longshore/longshore/internal/handover"
 	"github.com/longshore/longshore/internal/restart/runner"
@@ -63,7 +64,8 @@ func (n *node) serve(ctx context.Context) error {
 	})
 	restarts := runner.Runner{All: n.engine.All(), As: n.engine.As, Parallel: n.cfg.Agent.BootParallel, Log: n.log}
 	idlers := idle.Runner{All: n.engine.All(), Log: n.log, Every: 3 * time.Second}
-	for _, tend := range []func(context.Context){n.tendNode, heap.Tend, n.reserves.tend, restarts.Run, idlers.Run, func(ctx context.Context) { countExits(ctx, n) }, func(ctx context.Context) { n.drivers.tend(ctx, n) }} {
+	disks := limits.Runner{All: n.engine.All(), Log: n.log, Every: 5 * time.Second}
+	for _, tend := range []func(context.Context){n.tendNode, heap.Tend, n.reserves.tend, restarts.Run, idlers.Run, disks.Run, func(ctx context.Context) { countExits(ctx, n) }, func(ctx context.Context) { n.drivers.tend(ctx, n) }} {
 		group.Go(func() error {
 			tend(ctx)
 			return nil

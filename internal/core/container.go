@@ -78,6 +78,9 @@ type ContainerConfig struct {
 	// Durable containers outlive a boot, with their record and their writable layer: they have then
 	// ended. Their sandbox is durable too.
 	Durable bool `json:"durable,omitempty"`
+	// Disk is how many bytes the container may write into its root, if that is an image's; 0 is no limit. The file system
+	// enforces it by a project quota if it has one. Otherwise the space is measured, and a container with more is killed.
+	Disk int64 `json:"disk,omitempty"`
 	// Init runs the program below the tiny init, which reaps and forwards
 	// signals.
 	Init bool `json:"init,omitempty"`

@@ -156,6 +156,9 @@ type CheckoutRequest struct {
 	GIDs      []IDRange
 	// Durable keeps the container's layer over a boot, with all data that its programs have synced.
 	Durable bool
+	// Disk is how many bytes the container's own layer may have, if the file system can limit that; 0 is no limit. It does not
+	// affect a layer that exists.
+	Disk int64
 }
 
 // IDRange maps Size ids, from Container on inside a user namespace to Host on outside.

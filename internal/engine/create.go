@@ -244,7 +244,7 @@ func (b *build) root(ctx context.Context) error {
 		// The checkout is writable even for a read-only root, because the runtime creates mount
 		// points in it before it makes the root read-only.
 		co, err := b.e.o.Images.Checkout(ctx, core.CheckoutRequest{
-			Container: b.c.ID, Image: b.cfg.Root.Image, UIDs: owned.Ranges(b.sb.Config.UIDs), GIDs: owned.Ranges(b.sb.Config.GIDs), Durable: b.cfg.Durable,
+			Container: b.c.ID, Image: b.cfg.Root.Image, UIDs: owned.Ranges(b.sb.Config.UIDs), GIDs: owned.Ranges(b.sb.Config.GIDs), Durable: b.cfg.Durable, Disk: b.cfg.Disk,
 		})
 		if err != nil {
 			return err

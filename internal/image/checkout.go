@@ -28,6 +28,7 @@ type checkout struct {
 	Chains   []digest.Digest `json:"chains"`
 	Dirs     []string        `json:"dirs"` // lowest first
 	ReadOnly bool            `json:"read_only,omitempty"`
+	Project  uint32          `json:"project,omitempty"` // of the quota that limits the layer; 0 is none
 
 	size size
 }
@@ -84,8 +85,9 @@ func (s *Store) Checkout(_ context.Context, req core.CheckoutRequest) (core.Chec
 	}
 	switch {
 	case old == nil:
-		err = s.rec.makeCheckout(req, co)
+		err = makeCheckout(s, req, co)
 	case mended != nil:
+		mended.Project = co.Project
 		if err = s.rec.writeCheckout(req.Container, mended); err == nil {
 			s.mu.Lock()
 			co.Manifest, co.Chains, co.Dirs, co.ReadOnly = mended.Manifest, mended.Chains, mended.Dirs, mended.ReadOnly
@@ -154,10 +156,18 @@ func (r *records) mended(rec *imageRecord, co *checkout) *checkout {
 	return now
 }
 
-func (r *records) makeCheckout(req core.CheckoutRequest, co *checkout) error {
+func makeCheckout(s *Store, req core.CheckoutRequest, co *checkout) error {
+	r := s.rec
 	dir := r.checkoutPath(req.Container)
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return err
+	}
+	if req.Disk > 0 && s.quotas != nil { // before the first file, which gets the project of its directory
+		id, err := s.quotas.Limit(dir, req.Disk)
+		if err != nil {
+			return err
+		}
+		co.Project = id
 	}
 	if !co.ReadOnly || len(co.Dirs) == 0 || co.alone() {
 		if err := r.makeUpper(dir, co, req); err != nil {
@@ -287,15 +297,20 @@ func (r *records) mounts(req core.CheckoutRequest, co *checkout) []core.Mount {
 }
 
 // Discard implements core.Images.
-func (s *Store) Discard(_ context.Context, container core.ID) error {
+func (s *Store) Discard(ctx context.Context, container core.ID) error {
 	if !isContainerID(container) {
 		return fmt.Errorf("discard root of %q: %w", container, errdefs.ErrInvalidArgument)
 	}
 	s.mu.Lock()
-	_, known := s.checkouts[container]
+	co := s.checkouts[container]
 	s.mu.Unlock()
-	if !known {
+	if co == nil {
 		return nil
+	}
+	if co.Project != 0 && s.quotas != nil {
+		if err := s.quotas.Release(co.Project); err != nil {
+			s.log.WarnContext(ctx, "the limit of a removed layer stays in the file system's quotas", "project", co.Project, "container", container, "error", err)
+		}
 	}
 	if err := s.trash.add(s.rec.checkoutPath(container)); err != nil {
 		return fmt.Errorf("discard root of %s: %w", container, err)

@@ -26,6 +26,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/dbfile"
 	"github.com/longshore/longshore/internal/flight"
+	"github.com/longshore/longshore/internal/image/quota"
 	"github.com/longshore/longshore/internal/image/trust"
 	"github.com/longshore/longshore/internal/image/worker"
 )
@@ -88,6 +89,7 @@ type Store struct {
 	pulls   flight.Group[string, *pulling]
 	trash   *trash
 	sizing  *sizing
+	quotas  *quota.Tree   // nil if the file system has no project quotas
 	device  func() string // the device that root's filesystem is mounted from; "" when unknown
 
 	// write serializes changes of records. Lock order: write, then mu.
@@ -144,11 +146,14 @@ func New(opts Options) (*Store, error) {
 	s.sizing = newSizing(s.log)
 	s.device = sync.OnceValue(func() string { return deviceOf(root, "/proc/self/mountinfo") })
 	s.content = blobs{filepath.Join(root, worker.ContentDir, "blobs")}
+	if s.quotas, err = quota.Open(root); err != nil {
+		s.log.Debug("disk limits of containers are measured", "reason", err)
+	}
 	if s.db, err = openDB(root, s.log, opts.Full); err != nil {
-		return nil, err
+		return nil, errors.Join(err, s.quotas.Close())
 	}
 	if err := s.open(opts); err != nil {
-		return nil, errors.Join(err, s.db.Close())
+		return nil, errors.Join(err, s.db.Close(), s.quotas.Close())
 	}
 	return s, nil
 }
@@ -190,7 +195,7 @@ func (s *Store) Close() error {
 	s.modules.close()
 	s.sizing.close()
 	s.trash.wait()
-	return errors.Join(err, s.db.Close())
+	return errors.Join(err, s.db.Close(), s.quotas.Close())
 }
 
 // Confinement describes how the worker process is confined.

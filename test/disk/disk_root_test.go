@@ -142,3 +142,27 @@ func TestTheDisk(t *testing.T) {
 		n.Check()
 	})
 }
+
+// TestADiskLimitIsMeasured: on a file system without project quotas a container with more than its limit is killed.
+func TestADiskLimitIsMeasured(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		n := nodetest.Start(t, nodetest.Options{})
+		image := n.Busybox(t)
+		for name, size := range map[string]int{"below": 2, "above": 12} {
+			write := fmt.Sprintf("dd if=/dev/zero of=/f bs=1M count=%d; sleep 1000", size)
+			if out, err := n.CLI("run", "-d", "--name", name, "--disk", "8m", image, "sh", "-c", write); err != nil {
+				t.Fatalf("%s, %v", out, err)
+			}
+		}
+		if out, err := n.CLI("wait", "above"); err != nil {
+			t.Fatalf("%s, %v", out, err)
+		}
+		if out, err := n.CLI("why", "above"); err != nil || !strings.Contains(out, "disk limit") {
+			t.Errorf("why: %s, %v", out, err)
+		}
+		if out, err := n.CLI("exec", "below", "true"); err != nil {
+			t.Errorf("the one below its limit: %s, %v", out, err)
+		}
+		n.Check()
+	})
+}

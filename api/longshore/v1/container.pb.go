@@ -1748,6 +1748,7 @@ type CreateRequest struct {
 	Systemd       string        `protobuf:"bytes,144,opt,name=systemd,proto3" json:"systemd,omitempty"`
 	Links         []string      `protobuf:"bytes,145,rep,name=links,proto3" json:"links,omitempty"` // NAME[:ALIAS]: names in /etc/hosts for the address of another container
 	Images        []*ImageMount `protobuf:"bytes,165,rep,name=images,proto3" json:"images,omitempty"`
+	DiskBytes     uint64        `protobuf:"varint,168,opt,name=disk_bytes,json=diskBytes,proto3" json:"disk_bytes,omitempty"` // that the container may write into its root; 0 is no limit
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2417,6 +2418,13 @@ func (x *CreateRequest) GetImages() []*ImageMount {
 		return x.Images
 	}
 	return nil
+}
+
+func (x *CreateRequest) GetDiskBytes() uint64 {
+	if x != nil {
+		return x.DiskBytes
+	}
+	return 0
 }
 
 // DeviceLimit is a limit for one block device of the node.
@@ -7019,7 +7027,7 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\x04args\x18\x02 \x03(\tR\x04args\x124\n" +
 	"\astarted\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\astarted\x126\n" +
 	"\bfinished\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\bfinished\x12/\n" +
-	"\aautopsy\x18\x05 \x01(\v2\x15.longshore.v1.AutopsyR\aautopsy\"\xb3\x1b\n" +
+	"\aautopsy\x18\x05 \x01(\v2\x15.longshore.v1.AutopsyR\aautopsy\"\xd3\x1b\n" +
 	"\rCreateRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05image\x18\x02 \x01(\tR\x05image\x12\x12\n" +
@@ -7129,7 +7137,9 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\x03ip6\x18\x8f\x01 \x01(\tR\x03ip6\x12\x19\n" +
 	"\asystemd\x18\x90\x01 \x01(\tR\asystemd\x12\x15\n" +
 	"\x05links\x18\x91\x01 \x03(\tR\x05links\x121\n" +
-	"\x06images\x18\xa5\x01 \x03(\v2\x18.longshore.v1.ImageMountR\x06images\x1a9\n" +
+	"\x06images\x18\xa5\x01 \x03(\v2\x18.longshore.v1.ImageMountR\x06images\x12\x1e\n" +
+	"\n" +
+	"disk_bytes\x18\xa8\x01 \x01(\x04R\tdiskBytes\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a:\n" +

@@ -76,7 +76,7 @@ func createEntries() []entry {
 		{"create,run,pull,push", "disable-content-trust", trust, true},
 		{makes, "kernel-memory", "the kernel has no limit of its own memory any more: use --memory", false},
 		{makes, "link-local-ip", "use --ip, or --network name=NETWORK,ip=ADDRESS", false},
-		{makes, "storage-opt", "layers have no limits of their own: use a volume made by volume create -o type=tmpfs -o o=size=…", false},
+		{makes, "storage-opt", "use --disk SIZE", false},
 		{makes, "use-api-socket", "there is no socket of Docker's API: use -v /run/longshore/control.sock:/run/longshore/control.sock", false},
 		{makes, "volume-driver", "use volume create -o type=… -o device=…, and name the volume with -v", false},
 		{"update", "blkio-weight", "use create --blkio-weight", false},

@@ -22,6 +22,7 @@ type Create struct {
 	Quiet      bool                       // shows no progress of a pull
 	Creds      string                     // of the registry, user[:password]; "" uses the stored ones
 	sleepAfter string
+	disk       string
 	egress     []string
 	env        []string
 	labels     []string
@@ -67,6 +68,7 @@ func (f *Create) Define(fl *pflag.FlagSet) {
 	fl.StringVarP(&f.Request.Hostname, "hostname", "h", "", "host name (default: the container's name)")
 	fl.StringArrayVarP(&f.labels, "label", "l", nil, "label, NAME=value")
 	fl.StringArrayVar(&f.egress, "egress", nil, "permit connections to this name, address or range only, such as api.example.com:443 (repeatable)")
+	fl.StringVar(&f.disk, "disk", "", "limit of what it may write into its root, such as 10g")
 	fl.StringVar(&f.sleepAfter, "sleep-after", "", "put it to sleep when it has been idle for this time, such as 10m")
 	fl.StringArrayVar(&f.networks, "network", nil, "network of network create, host, none, container:NAME, or default (the agent's); repeatable; name=NET,alias=…,ip=…,ip6=…,mac-address=…")
 	fl.StringArrayVar(&f.dns, "dns", nil, "name server to use instead of the host's")
@@ -124,6 +126,13 @@ func (f *Create) Fill(fl *pflag.FlagSet, args []string, getenv func(string) stri
 	}
 	if r.Labels, err = typed.Labels(append(fromFiles, f.labels...)); err != nil {
 		return err
+	}
+	if f.disk != "" {
+		n, err := core.DiskLimit(f.disk)
+		if err != nil {
+			return fmt.Errorf("--disk: %w", err)
+		}
+		r.DiskBytes = uint64(n)
 	}
 	if f.memory != "" {
 		if r.MemoryBytes, err = typed.Bytes(f.memory); err != nil {

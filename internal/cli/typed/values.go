@@ -2,9 +2,9 @@ package typed
 
 import (
 	"fmt"
-	"math"
-	"strconv"
 	"strings"
+
+	"github.com/longshore/longshore/internal/core"
 )
 
 // Env parses environment variables, NAME=value or NAME, which has the value that getenv returns.
@@ -41,19 +41,4 @@ func Labels(list []string) (map[string]string, error) {
 
 // Bytes parses 512, 64k, 64m, 2g, 1t, with or without b. The units are powers of 1024, as in
 // comparable tools.
-func Bytes(s string) (uint64, error) {
-	t := strings.TrimSuffix(strings.ToLower(strings.TrimSpace(s)), "b")
-	t = strings.TrimSuffix(t, "i")
-	shift := 0
-	for unit, n := range map[string]int{"k": 10, "m": 20, "g": 30, "t": 40} {
-		if cut, ok := strings.CutSuffix(t, unit); ok {
-			t, shift = cut, n
-			break
-		}
-	}
-	f, err := strconv.ParseFloat(t, 64)
-	if err != nil || math.IsNaN(f) || f < 0 || f*float64(uint64(1)<<shift) >= 1<<63 {
-		return 0, fmt.Errorf("%q is not a size such as 512, 64k, 64m or 2g", s)
-	}
-	return uint64(f * float64(uint64(1)<<shift)), nil
-}
+func Bytes(s string) (uint64, error) { return core.Bytes(s) }

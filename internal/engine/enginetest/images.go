@@ -25,7 +25,9 @@ type Images struct {
 	fault
 	// OnPull, unless it is nil, is called with the options of each pull. Set it before the first
 	// pull.
-	OnPull    func(core.PullOptions)
+	OnPull func(core.PullOptions)
+	// Root is the result of RootStats. Without a size RootStats returns 4096 bytes.
+	Root      core.RootStats
 	lock      sync.Mutex            // guards registry, names, pins, pulled, checkouts, pushed
 	registry  map[string]*fakeImage // by full name
 	names     map[core.Owner]map[string]*fakeImage
@@ -329,7 +331,7 @@ func (s *Images) Checkouts(ctx context.Context) ([]core.ID, error) {
 	return slices.Sorted(maps.Keys(s.checkouts)), s.check(ctx, "Checkouts")
 }
 
-// RootStats always returns the same.
+// RootStats returns Root.
 func (s *Images) RootStats(ctx context.Context, container core.ID) (core.RootStats, error) {
 	if err := s.check(ctx, "RootStats"); err != nil {
 		return core.RootStats{}, err
@@ -338,6 +340,9 @@ func (s *Images) RootStats(ctx context.Context, container core.ID) (core.RootSta
 	defer s.lock.Unlock()
 	if s.checkouts[container] == nil {
 		return core.RootStats{}, fmt.Errorf("root of container %s: %w", container, errdefs.ErrNotFound)
+	}
+	if s.Root.Bytes.OK {
+		return s.Root, nil
 	}
 	return core.RootStats{Bytes: core.Known(4096), Inodes: core.Known(1)}, nil
 }

@@ -13,12 +13,18 @@ import (
 	"github.com/longshore/longshore/internal/ocispec"
 )
 
-// Container returns InvalidArgument if cfg is not valid. It sets SleepAfter from the label.
+// Container returns InvalidArgument if cfg is not valid. It sets SleepAfter and Disk from their labels.
 func Container(cfg *core.ContainerConfig) error {
 	if label, ok := cfg.Labels[core.SleepAfterLabel]; ok && cfg.SleepAfter == 0 {
 		var err error
 		if cfg.SleepAfter, err = core.SleepAfter(label); err != nil {
 			return fmt.Errorf("label %s: %w: %w", core.SleepAfterLabel, err, errdefs.ErrInvalidArgument)
+		}
+	}
+	if label, ok := cfg.Labels[core.DiskLabel]; ok && cfg.Disk == 0 {
+		var err error
+		if cfg.Disk, err = core.DiskLimit(label); err != nil {
+			return fmt.Errorf("label %s: %w: %w", core.DiskLabel, err, errdefs.ErrInvalidArgument)
 		}
 	}
 	set := 0
@@ -30,6 +36,10 @@ func Container(cfg *core.ContainerConfig) error {
 	switch {
 	case set != 1:
 		return fmt.Errorf("root: one of image, dir and mounts is wanted: %w", errdefs.ErrInvalidArgument)
+	case cfg.Disk != 0 && cfg.Root.Image == "":
+		return fmt.Errorf("a disk limit is for a root from an image: %w", errdefs.ErrInvalidArgument)
+	case cfg.Disk < 0 || cfg.Disk > 0 && cfg.Disk < core.MinDisk:
+		return fmt.Errorf("disk limit of %d bytes: it must be at least %d: %w", cfg.Disk, core.MinDisk, errdefs.ErrInvalidArgument)
 	case cfg.Spec == nil:
 		return fmt.Errorf("no spec: %w", errdefs.ErrInvalidArgument)
 	case cfg.Rest != nil && cfg.Run:

@@ -71,6 +71,11 @@ func (a containerAsk) config() (core.ContainerConfig, error) {
 	if err := convert.CheckKey(out.Key); err != nil {
 		return out, err
 	}
+	if wish, ok := a.pod.GetConfig().GetAnnotations()[DiskAnnotation]; ok {
+		if out.Disk, err = core.DiskLimit(wish); err != nil {
+			return out, invalid.Errorf("annotation %s: %v", DiskAnnotation, err)
+		}
+	}
 	if err := a.cgroups(&out); err != nil {
 		return out, err
 	}

@@ -111,8 +111,16 @@ func sandboxNamespaces(cfg *v1.PodSandboxConfig, sb *core.SandboxConfig) error {
 			return invalid.Errorf("annotation %s: %v", SleepAnnotation, err)
 		}
 	}
+	if wish, ok := cfg.GetAnnotations()[DiskAnnotation]; ok {
+		if _, err := core.DiskLimit(wish); err != nil {
+			return invalid.Errorf("annotation %s: %v", DiskAnnotation, err)
+		}
+	}
 	return sandboxUsers(o.GetUsernsOptions(), sb)
 }
+
+// DiskAnnotation is the annotation of a pod with the disk limit of each of its containers: "10g".
+const DiskAnnotation = "longshore.io/disk"
 
 // SleepAnnotation is the annotation of a pod with containers that sleep when they have been idle for so long: "10m".
 const SleepAnnotation = "longshore.io/sleep-after"

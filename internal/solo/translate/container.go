@@ -55,6 +55,7 @@ func Container(req *longshorev1.CreateRequest, key core.Key, img core.Image, ima
 		Volumes: volumes,
 		Images:  mounted,
 		CDI:     cdi,
+		Disk:    int64(req.GetDiskBytes()),
 		Spec:    spec,
 		IO:      core.IO{TTY: req.GetTty(), Size: Size(req.GetSize()), Stdin: stdinMode(req), Hold: req.GetHold()},
 		Stop:    stopConfig(req), Init: req.GetInit(), Labelled: true,

@@ -113,7 +113,7 @@ func Keys() []Key {
 			{s + "models", Refused, "leave it out"},
 			{s + "credential_spec", Refused, "leave it out"},
 			{s + "isolation", Refused, "leave it out"},
-			{s + "storage_opt", Refused, "leave it out"},
+			{s + "storage_opt", Differs, "size only"},
 			{s + "cpu_count", Refused, "write cpus"},
 			{s + "cpu_percent", Refused, "write cpus"},
 			{s + "cpu_rt_period", Refused, "write cpus"},

@@ -20,6 +20,7 @@ import (
 	"github.com/longshore/longshore/internal/cli/composefile"
 	"github.com/longshore/longshore/internal/cli/runflags"
 	"github.com/longshore/longshore/internal/cli/typed"
+	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/logs/driver"
 	"github.com/longshore/longshore/internal/restart"
 )
@@ -144,12 +145,28 @@ func (t *serviceTranslator) refuse(why string, path ...string) {
 	t.translator.refuse(append([]string{"services", t.s.Name}, path...), why)
 }
 
+// disk reads the disk limit.
+func (t *serviceTranslator) disk() {
+	for key, value := range t.s.StorageOpt {
+		if key != "size" {
+			t.refuse("size is the only option", "storage_opt", key)
+			continue
+		}
+		n, err := core.DiskLimit(value)
+		if err != nil {
+			t.refuse(err.Error(), "storage_opt", key)
+		}
+		t.r.DiskBytes = uint64(n)
+	}
+}
+
 func (t *translator) service(s types.ServiceConfig) (composefile.Service, error) {
 	x := &serviceTranslator{translator: t, s: s, r: &longshorev1.CreateRequest{
 		Image: s.Image, Workdir: s.WorkingDir, User: s.User, Tty: s.Tty, Stdin: s.StdinOpen, Hostname: s.Hostname, Privileged: s.Privileged, CapAdd: s.CapAdd, CapDrop: s.CapDrop,
 		ReadOnly: s.ReadOnly, StopSignal: s.StopSignal, Sysctls: s.Sysctls, Annotations: s.Annotations, Groups: s.GroupAdd, Domainname: s.DomainName, Platform: s.Platform, Runtime: s.Runtime, Mac: s.MacAddress,
 		ShmBytes: uint64(max(s.ShmSize, 0)), CpuShares: uint64(max(s.CPUShares, 0)), CpusetCpus: s.CPUSet, OomScoreAdj: int32(s.OomScoreAdj), Expose: s.Expose,
 	}}
+	x.disk()
 	x.out = composefile.Service{
 		Name: s.Name, Request: x.r, ContainerName: s.ContainerName, Scale: s.GetScale(), Quiet: s.Attach != nil && !*s.Attach, At: t.where.at("services", s.Name),
 	}

@@ -205,7 +205,6 @@ func (c *Create) refuse() error {
 		{h.CPURealtimePeriod != 0 || h.CPURealtimeRuntime != 0, "CpuRealtimePeriod and CpuRealtimeRuntime are not possible: use CpuQuota and CpuPeriod"},
 		{!driver.Known(h.LogConfig.Type) && !slices.Contains(logDrivers, h.LogConfig.Type), "logger: no log driver named '" + h.LogConfig.Type + "' is registered"},
 		{!driver.Known(h.LogConfig.Type), "LogConfig.Type \"" + h.LogConfig.Type + "\" is not possible: use one of " + driver.Supported},
-		{len(h.StorageOpt) > 0, "StorageOpt is not possible: a container's layer has no size of its own"},
 		{h.AutoRemove && h.RestartPolicy.Name != "" && h.RestartPolicy.Name != "no", "can't create 'AutoRemove' container with restart policy"},
 		{c.WorkingDir != "" && c.WorkingDir[0] != '/', "the working directory '" + c.WorkingDir + "' is invalid, it needs to be an absolute path"},
 		{h.OomScoreAdj < -1000 || h.OomScoreAdj > 1000, fmt.Sprintf("Invalid value %d, range for oom score adj is [-1000, 1000]", h.OomScoreAdj)},

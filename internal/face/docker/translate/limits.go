@@ -4,6 +4,7 @@ import (
 	"runtime"
 	"slices"
 
+	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/dockertypes"
 	"github.com/longshore/longshore/internal/invalid"
 )
@@ -48,4 +49,21 @@ func restarts(p dockertypes.RestartPolicy) error {
 		return invalid.Errorf("invalid restart policy: maximum retry count can only be used with 'on-failure'")
 	}
 	return nil
+}
+
+// diskLimit returns the size of a container's layer from the options of the storage driver, 0 for none.
+func diskLimit(options map[string]string) (uint64, error) {
+	for key := range options {
+		if key != "size" {
+			return 0, invalid.Errorf("unknown option %s of StorageOpt: use size", key)
+		}
+	}
+	if options["size"] == "" {
+		return 0, nil
+	}
+	n, err := core.DiskLimit(options["size"])
+	if err != nil {
+		return 0, invalid.Errorf("StorageOpt size: %v", err)
+	}
+	return uint64(n), nil
 }

@@ -41,6 +41,10 @@ func (c *Create) Request(name string, network func(string) (string, error)) (Req
 	if err != nil {
 		return Request{}, err
 	}
+	disk, err := diskLimit(h.StorageOpt)
+	if err != nil {
+		return Request{}, err
+	}
 	req := &longshorev1.CreateRequest{
 		Name: name, Image: c.Image, Workdir: c.WorkingDir, User: c.User, Tty: c.Tty, Stdin: c.OpenStdin, StdinOnce: c.OpenStdin && c.StdinOnce,
 		Hostname: c.Hostname, Domainname: c.Domainname, Labels: c.Labels, StopSignal: c.StopSignal, Env: environment(c.Env), Mounts: m.List, Tmpfs: m.Tmpfs,
@@ -51,7 +55,7 @@ func (c *Create) Request(name string, network func(string) (string, error)) (Req
 		OomScoreAdj: int32(h.OomScoreAdj), Annotations: h.Annotations, Links: links(h.Links), VolumesFrom: h.VolumesFrom, PublishAll: h.PublishAllPorts,
 		Pid: mode(h.PidMode), Ipc: h.IpcMode, Uts: h.UTSMode, Cgroupns: h.CgroupnsMode, Userns: mode(h.UsernsMode), DeviceCgroupRules: h.DeviceCgroupRules,
 		BlkioWeight: uint32(h.BlkioWeight), Systemd: "false", NoLog: h.LogConfig.Type == "none",
-		Restart: policy(h.RestartPolicy), OomKillDisable: h.OomKillDisable != nil && *h.OomKillDisable,
+		DiskBytes: disk, Restart: policy(h.RestartPolicy), OomKillDisable: h.OomKillDisable != nil && *h.OomKillDisable,
 	}
 	if h.IpcMode == "private" || h.IpcMode == "shareable" {
 		req.ShmBytes = uint64(max(h.ShmSize, 0)) // others have the size of the namespace that they join

@@ -276,8 +276,13 @@ func (l Launch) ContainerConfig(sandbox core.ID, images Images) (core.ContainerC
 	levels, _ := l.label(core.LandlockAnnotation)
 	ocispec.SetLevels(base, levels)
 	c.Spec, c.Users = l.specFunc(base), ocispec.UserNeeds(base)
-	if after, ok := l.label(core.SleepAfterLabel); ok {
-		c.Labels = map[string]string{core.SleepAfterLabel: after}
+	for _, name := range []string{core.SleepAfterLabel, core.DiskLabel} {
+		if value, ok := l.label(name); ok {
+			if c.Labels == nil {
+				c.Labels = map[string]string{}
+			}
+			c.Labels[name] = value
+		}
 	}
 	doc, asked := l.label(core.GrantAnnotation)
 	ocispec.Granted{

@@ -43,7 +43,6 @@ func refused(v schema.Values) error {
 		{"network_aliases", len(v.Strings("network_aliases")) > 0, "our bridge has no name server: use a service block, or extra_hosts of those who look for it"},
 		{"mac_address", v.Has("mac_address"), insteadOfMAC},
 		{"isolation", v.Has("isolation"), "it is of Windows: use userns_mode = \"auto\" for a stronger wall"},
-		{"storage_opt", len(v.Map("storage_opt")) > 0, "it is of docker's storage drivers: use ephemeral_disk { size } of the group"},
 		{"volume_driver", !slices.Contains([]string{"", "local"}, v.String("volume_driver")), instead},
 		{"advertise_ipv6_address", v.Bool("advertise_ipv6_address"), "use address of the service block, or the group's network"},
 	} {

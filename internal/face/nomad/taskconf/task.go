@@ -30,6 +30,7 @@ type Task struct {
 	Hostname    string
 	Env, Labels map[string]string
 	SleepAfter  time.Duration // 0: never
+	Disk        int64         // limit of the root's own layer in bytes; 0: none
 	Egress      []string      // the egress list; empty: the node's
 
 	Network             string // "", host, none, bridge, task:NAME
@@ -141,6 +142,14 @@ func Parse(data []byte, rootfs string) (Task, error) {
 	if after := v.String("sleep_after"); after != "" {
 		if t.SleepAfter, err = core.SleepAfter(after); err != nil {
 			return Task{}, invalid.Errorf("config.sleep_after: %v", err)
+		}
+	}
+	for key, value := range v.Map("storage_opt") {
+		if key != "size" {
+			return Task{}, invalid.Errorf("config.storage_opt %s: size is the only option of this driver", key)
+		}
+		if t.Disk, err = core.DiskLimit(value); err != nil {
+			return Task{}, invalid.Errorf("config.storage_opt size: %v", err)
 		}
 	}
 	t.Granted, t.Grants = v.Has("grants"), v.Block("grants").String("document")

@@ -154,7 +154,7 @@ const LabelPrefix = "com.hashicorp.nomad."
 // Container is the task as the engine's container.
 func (a Task) Container(sandbox core.ID, images Images) (core.ContainerConfig, error) {
 	c := core.ContainerConfig{
-		Key: core.Key(a.Nomad.GetId()), Labels: a.Labels(), Sandbox: sandbox, CDI: a.Conf.CDI, Init: a.Conf.Init, SleepAfter: a.Conf.SleepAfter,
+		Key: core.Key(a.Nomad.GetId()), Labels: a.Labels(), Sandbox: sandbox, CDI: a.Conf.CDI, Init: a.Conf.Init, SleepAfter: a.Conf.SleepAfter, Disk: a.Conf.Disk,
 		Cgroup: a.cgroup(), Stop: core.Stop{Signal: a.Conf.StopSignal},
 		Root: core.Root{Image: images.Root.ID, ReadOnly: a.Conf.ReadOnly},
 		IO:   core.IO{TTY: a.Conf.TTY, Sinks: a.sinks()}, Images: a.imageMounts(images.Mounts), Labelled: true,

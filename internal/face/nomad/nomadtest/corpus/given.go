@@ -126,7 +126,7 @@ func (s Shape) refused() bool {
 	switch {
 	case k["port_map"] != "" && s.Group != "task": // it maps no ports of groups
 		return true
-	case k["runtime"] != "", k["isolation"] != "", k["network_aliases"] != "", k["volume_driver"] == "pxd", k["load"] != "", k["tmpfs"] != "", k["ipv4_address"] != "", k["storage_opt"] != "", k["volumes"] == "anonymous":
+	case k["runtime"] != "", k["isolation"] != "", k["network_aliases"] != "", k["volume_driver"] == "pxd", k["load"] != "", k["tmpfs"] != "", k["ipv4_address"] != "", k["volumes"] == "anonymous":
 		return true
 	}
 	return false
