@@ -70,7 +70,7 @@ func TestVerifiedPrograms(t *testing.T) {
 			if (err == nil && strings.Contains(out, "hello")) != c.want {
 				t.Errorf("%s: %v %s", c.name, err, out)
 			}
-			t.Logf("%s: %s", c.name, lastLine(out))
+			t.Logf("%s: %s", c.name, strings.TrimSpace(out))
 			if out, err := run(c.script, c.list...); err != nil || !strings.Contains(out, "hello") {
 				t.Errorf("%s without verify=sni: %v %s", c.name, err, out)
 			}
