@@ -153,10 +153,16 @@ func walk(ctx context.Context, dir string) (core.RootStats, error) {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil // files may be removed meanwhile
 		}
+		if errors.Is(err, unix.ENAMETOOLONG) { // the program has nested its directories deeper than a path can name
+			return tooMany
+		}
 		if err != nil {
 			return err
 		}
 		fi, err := d.Info()
+		if errors.Is(err, unix.ENAMETOOLONG) {
+			return tooMany
+		}
 		if err != nil {
 			return nil //nolint:nilerr // removed meanwhile
 		}

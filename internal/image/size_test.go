@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -79,5 +80,30 @@ broken
 	}
 	if got := deviceOf("/", file+"x"); got != "" {
 		t.Errorf("without mountinfo: %q", got)
+	}
+}
+
+// TestDeepDirectoriesHaveNoSize: a program that nests directories deeper than a path can name has a layer of unknown size.
+func TestDeepDirectoriesHaveNoSize(t *testing.T) {
+	top := t.TempDir()
+	dir, err := os.OpenRoot(top)
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := strings.Repeat("d", 200)
+	for range 30 {
+		if err := dir.Mkdir(name, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		below, err := dir.OpenRoot(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = dir.Close()
+		dir = below
+	}
+	_ = dir.Close()
+	if st, err := walk(t.Context(), top); err != nil || st.Bytes.OK {
+		t.Errorf("%+v, %v", st, err)
 	}
 }

@@ -62,11 +62,15 @@ func (r *Runner) Measure(ctx context.Context) error {
 
 func (r *Runner) one(ctx context.Context, c *core.Container) error {
 	st, err := r.All.Stats.Images.RootStats(ctx, c.ID)
-	if err != nil || !st.Bytes.OK || st.Bytes.N <= uint64(c.Config.Disk) {
+	if err != nil || st.At.IsZero() || st.Bytes.OK && st.Bytes.N <= uint64(c.Config.Disk) {
 		return err
 	}
-	r.Log.InfoContext(ctx, "kill a container that exceeds its disk limit", "container", c.ID, "bytes", st.Bytes.N, "limit", c.Config.Disk)
+	why := fmt.Sprintf("its root has %d bytes, the limit is %d", st.Bytes.N, c.Config.Disk)
+	if !st.Bytes.OK { // a program could evade its limit by such files
+		why = "its root has more files, or deeper directories, than can be measured"
+	}
+	r.Log.InfoContext(ctx, "kill a container that exceeds its disk limit", "container", c.ID, "why", why)
 	return r.All.Signal(ctx, core.Ref{Container: c.ID}, int(unix.SIGKILL), core.StopRequest{
-		Owner: c.Owner, Call: fmt.Sprintf("%s: its root has %d bytes, the limit is %d", Call, st.Bytes.N, c.Config.Disk), At: time.Now(),
+		Owner: c.Owner, Call: Call + ": " + why, At: time.Now(),
 	})
 }

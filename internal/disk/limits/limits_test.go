@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"time"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
@@ -52,10 +53,27 @@ func TestMeasure(t *testing.T) {
 	if ok, _ := running("app"); !ok {
 		t.Fatal("it was killed below its limit")
 	}
-	n.Images.Root = core.RootStats{Bytes: core.Known(1<<20 + 1)}
+	n.Images.Root = core.RootStats{Bytes: core.Known(1<<20 + 1), At: time.Now()}
 	ok, autopsy := running("app")
 	if ok || autopsy == nil || autopsy.StopRequest == nil || !strings.HasPrefix(autopsy.StopRequest.Call, limits.Call) {
 		t.Errorf("above its limit: running %v, %+v", ok, autopsy)
+	}
+	// A program with more files than can be measured could evade its limit.
+	c, err = n.As(core.OwnerCLI).CreateContainer(t.Context(), core.ContainerConfig{
+		Key: "many", Sandbox: sb.ID, Root: core.Root{Image: image.ID}, Spec: enginetest.Args("sleep"), Disk: 1 << 30,
+	})
+	if err == nil {
+		err = n.As(core.OwnerCLI).StartContainer(t.Context(), c.ID)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ok, _ := running("many"); !ok {
+		t.Fatal("it was killed below its limit")
+	}
+	n.Images.Root.Bytes = core.Value{}
+	if ok, _ := running("many"); ok {
+		t.Error("a container that cannot be measured runs on")
 	}
 	if ok, _ := running("free"); !ok {
 		t.Error("a container without a limit was killed")

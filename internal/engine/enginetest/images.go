@@ -26,7 +26,7 @@ type Images struct {
 	// OnPull, unless it is nil, is called with the options of each pull. Set it before the first
 	// pull.
 	OnPull func(core.PullOptions)
-	// Root is the result of RootStats. Without a size RootStats returns 4096 bytes.
+	// Root is the result of RootStats. Without a time RootStats returns 4096 bytes.
 	Root      core.RootStats
 	lock      sync.Mutex            // guards registry, names, pins, pulled, checkouts, pushed
 	registry  map[string]*fakeImage // by full name
@@ -341,7 +341,7 @@ func (s *Images) RootStats(ctx context.Context, container core.ID) (core.RootSta
 	if s.checkouts[container] == nil {
 		return core.RootStats{}, fmt.Errorf("root of container %s: %w", container, errdefs.ErrNotFound)
 	}
-	if s.Root.Bytes.OK {
+	if !s.Root.At.IsZero() {
 		return s.Root, nil
 	}
 	return core.RootStats{Bytes: core.Known(4096), Inodes: core.Known(1)}, nil
