@@ -25,7 +25,8 @@ type nextProgram struct {
 	sockets *handover.Sockets
 	passed  handover.Passed // from the program before
 
-	mu     sync.Mutex    // guards chosen, pass, failed
+	mu     sync.Mutex    // guards served, chosen, pass, failed
+	served time.Time     // when this program began to serve in the place of another one; zero is not, or not yet
 	chosen string        // the next program; "" is none
 	wanted chan struct{} // closed when chosen is set
 	pass   map[string]int
@@ -63,14 +64,40 @@ func (p *nextProgram) at(stage int) {
 	}
 }
 
+// callsPatience is the time between an upgrade of the agent and that of the keeper. A call that has waited for the agent ends in
+// it, and does not wait a second time.
+const callsPatience = 300 * time.Millisecond
+
 // ready is called when the agent serves: it needs the program before no more.
 func (p *nextProgram) ready() {
 	p.at(7)
 	p.sockets.Close()
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.passed.Before > 0 {
+		p.served = time.Now()
+	}
 	p.passed.Close()
 	p.passed = handover.Passed{}
+}
+
+// letCallsEnd waits until the calls that waited for this program have had time to end.
+func (p *nextProgram) letCallsEnd(ctx context.Context) error {
+	p.mu.Lock()
+	rest := callsPatience - time.Since(p.served)
+	if p.passed.Before > 0 { // it does not serve yet
+		rest = callsPatience
+	}
+	p.mu.Unlock()
+	if rest <= 0 {
+		return nil
+	}
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(rest):
+		return nil
+	}
 }
 
 // path returns the next program, once the agent stops for it.

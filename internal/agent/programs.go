@@ -94,6 +94,9 @@ func (n *node) upgrade(ctx context.Context) ([]string, error) {
 				return keeper.MaySpeak(ctx, n.keeper, oldest, newest)
 			})
 		case p.Name == keeperProcess:
+			if err := n.next.letCallsEnd(ctx); err != nil {
+				return nil, err
+			}
 			if err := n.keeper.Upgrade(ctx, p.Path); err != nil {
 				return nil, err
 			}
