@@ -12,6 +12,7 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
+	"github.com/containerd/platforms"
 	"github.com/opencontainers/go-digest"
 	"golang.org/x/sys/unix"
 
@@ -66,6 +67,7 @@ func serve(conn *Conn) error {
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
 		return fmt.Errorf("lock %s: %w", lock.Name(), err)
 	}
+	platforms.DefaultSpec() // reads /proc/cpuinfo on ARM once, which the confined process cannot
 	confinement, err := Confine(m.Hello.Root, m.Hello.Settings.HostDirs)
 	if err != nil {
 		return fmt.Errorf("confine: %w", err)
