@@ -12,7 +12,8 @@ cache=$PWD/.cache
 mkdir -p "$cache/bin"
 out=$(mktemp -d)
 fuzzing='' # process group of the fuzz targets
-trap '[ -z "$fuzzing" ] || kill -- "-$fuzzing" 2>/dev/null || true; rm -rf "$out"' EXIT
+beside=''  # process group of the stages beside root
+trap 'for group in $fuzzing $beside; do kill -- "-$group" 2>/dev/null || true; done; rm -rf "$out"' EXIT
 declare -a report=()
 
 stage() {
@@ -21,7 +22,7 @@ stage() {
   echo "== $name"
   if ! "$@"; then
     echo "== $name failed after $((SECONDS - start)) s"
-    totals
+    [ -n "${inside:-}" ] || totals
     exit 1
   fi
   report+=("$(printf '%-14s %4d s' "$name" $((SECONDS - start)))")
@@ -177,6 +178,30 @@ fuzz() {
   return "$code"
 }
 
+# The stages with a dockerd or other clients mostly wait. They run one after another, beside the stage root, and are
+# printed after it.
+besideRoot=(parents mesosgo swarm dockercli dockerclients swarm28 templates beside)
+beginBeside() {
+  set -m # a process group of its own
+  (
+    set +m
+    inside=1 report=()
+    for name in "${besideRoot[@]}"; do stage "$name" "$name"; done
+    printf '%s\n' "${report[@]}" >"$out/report"
+  ) >"$out/beside" 2>&1 </dev/null &
+  beside=$!
+  set +m
+}
+
+endBeside() {
+  local code=0
+  wait "$beside" || code=$?
+  beside=''
+  cat "$out/beside"
+  [ "$code" -eq 0 ] || { totals; exit 1; }
+  mapfile -t -O "${#report[@]}" report <"$out/report"
+}
+
 # Counts the shapes of public Nomad jobs that run as docker's driver runs them.
 corpus() {
   local code=0
@@ -262,15 +287,9 @@ stage outdated hack/outdated.sh
 stage generated generated
 stage race race
 beginFuzz
+beginBeside
 stage root root
-stage parents parents
-stage mesosgo mesosgo
-stage swarm swarm
-stage dockercli dockercli
-stage dockerclients dockerclients
-stage swarm28 swarm28
-stage templates templates
-stage beside beside
+endBeside
 stage differential differential
 stage corpus corpus
 stage wasi wasi
