@@ -27,9 +27,11 @@ func sharedAttempts() []attempt {
 			return w.whileHeld(t, containerRoot, "take inotify", func() result { return w.followed(t) })
 		}},
 		{name: "keys without end", actor: withPtrace, weak: weaken.KeyringQuota, run: func(t *testing.T, w *world) result {
+			awaitKeys(t)
 			return w.whileHeld(t, withPtrace, "take keys", func() result { return w.started(t) })
 		}},
 		{name: "keys without end", actor: containerRoot, run: func(t *testing.T, w *world) result {
+			awaitKeys(t)
 			return w.whileHeld(t, containerRoot, "take keys", func() result { return w.started(t) })
 		}},
 		// Before the attempts that take all keys of uid 0: the kernel frees keys some time after their holder.
@@ -38,6 +40,24 @@ func sharedAttempts() []attempt {
 		{name: "descriptors in flight without end", actor: containerRoot, weak: weaken.BoardShortage, run: flight},
 		{name: "questions for names without end", actor: containerRoot, weak: weaken.NameBudget, run: questionFlood},
 	}
+}
+
+// awaitKeys waits until the kernel has freed the keys of an attempt before this one, which it does some time after their holder
+// has ended.
+func awaitKeys(t *testing.T) {
+	t.Helper()
+	nodetest.Eventually(t, "uid 0 has half of its quota of keys", func() bool {
+		b, err := os.ReadFile("/proc/key-users")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var uid, usage, keys, instantiated, counted, most, bytes, mostBytes int
+		_, err = fmt.Sscanf(strings.TrimSpace(string(b)), "%d: %d %d/%d %d/%d %d/%d", &uid, &usage, &keys, &instantiated, &counted, &most, &bytes, &mostBytes)
+		if err != nil || uid != 0 {
+			t.Fatalf("/proc/key-users begins with uid %d: %v\n%s", uid, err, b)
+		}
+		return 2*counted < most && 2*bytes < mostBytes
+	})
 }
 
 // whileHeld runs a probe in a container of an actor that takes all there is of something, and calls others while
