@@ -157,7 +157,6 @@ const minPackageLines = 150
 var small = map[string]string{
 	"api/cri/v1":                  "the rest is generated, and its constants and JSON belong to these messages",
 	"api/hub/v1":                  "the hub's API is generated here from the description, which can only be embedded beside it",
-	"internal/agent/heap":         "Go's collector, without anything of a node",
 	"internal/agent/trial":        "a client of the engine like a face, which the composition root is not",
 	"internal/adjust/cdi":         "CDI's library is linked by the agent only",
 	"internal/span":               "all layers make spans, and the keeper and the guest agent link no exporter",

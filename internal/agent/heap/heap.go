@@ -1,5 +1,5 @@
-// Package heap manages the memory of the agent: garbage is collected seldom while pods start, and
-// returned to the system in quiet intervals. Start at Tend.
+// Package heap manages the memory of the agent: garbage is collected seldom while pods start, and is
+// returned to the system in quiet intervals, as are the pages of the program that only the start needs. Start at Tend.
 package heap
 
 import (
@@ -51,6 +51,7 @@ func Tend(ctx context.Context) {
 	tick := time.NewTicker(quietInterval)
 	defer tick.Stop()
 	last, clean := allocated(), uint64(0) // the start has left garbage
+	dropped := false
 	for {
 		select {
 		case <-ctx.Done():
@@ -60,6 +61,10 @@ func Tend(ctx context.Context) {
 		now := allocated()
 		if returnsMemory(now-last, now-clean, live()) {
 			debug.FreeOSMemory()
+			if !dropped {
+				dropped = true
+				_ = dropProgram() // without it the process counts as larger than it is
+			}
 			now = allocated()
 			clean = now
 		}
