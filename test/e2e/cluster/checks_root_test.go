@@ -36,6 +36,7 @@ func groups() []group {
 		{"streams", false, streamChecks()},
 		{"resize", false, resizeChecks()},
 		{"figures", false, figureChecks()},
+		{"sandboxes", false, sandboxChecks()},
 		{"nodes", true, nodeChecks()},
 		{"kills", true, killChecks()},
 	}
@@ -78,6 +79,7 @@ func clusterChecks(t *testing.T) {
 	c := newCluster(t)
 	c.serveGranted(t)
 	c.classes(t)
+	c.startSandboxes(t)
 	var passed, failed, skipped atomic.Int32
 	for _, g := range groups() {
 		t.Run(g.name, func(t *testing.T) {

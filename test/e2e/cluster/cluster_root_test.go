@@ -56,6 +56,8 @@ type cluster struct {
 	registry *imagetest.Registry
 	private  string // the registry's address with TLS
 	nodes    [2]*node
+
+	sandboxes bool // the controller of agent-sandbox runs
 }
 
 // node is a node of the cluster.

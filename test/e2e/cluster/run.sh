@@ -3,7 +3,7 @@
 # this tree as their runtime, and runs the checks. All of it has namespaces and
 # cgroups of its own.
 #
-# The programs are built from Go modules: Kubernetes, etcd, and CoreDNS. The first
+# The programs are built from Go modules: Kubernetes, etcd, CoreDNS and agent-sandbox. The first
 # time this takes many minutes and gigabytes of Go's build cache.
 #
 # Variables: E2E_TEST (Kubernetes' e2e.test, which is run instead of the checks, or
@@ -51,6 +51,18 @@ fi
 build "$here" ./cmd/etcd $servers ./cmd/peer k8s.io/kubernetes/cmd/kubeadm
 build "$here/../kubelet" ./cmd/kubelet ./cmd/subject
 build "$here/coredns" .
+# The controller of agent-sandbox and the definitions of its kinds. Without them only their checks are skipped.
+sandboxes() {
+  cd "$here/agentsandbox" &&
+    go build -p 2 -trimpath -ldflags='-s -w' -o "$cache/" sigs.k8s.io/agent-sandbox/cmd/agent-sandbox-controller &&
+    rm -rf "$cache/agent-sandbox-crds" &&
+    cp -r "$(go list -m -f '{{.Dir}}' sigs.k8s.io/agent-sandbox)/k8s/crds" "$cache/agent-sandbox-crds"
+}
+echo 'building agent-sandbox-controller'
+sandboxes || {
+  echo 'agent-sandbox-controller cannot be built: its checks are skipped'
+  rm -f "$cache/agent-sandbox-controller"
+}
 # Programs of pods with granted rights only.
 cd "$top"
 GOFLAGS='' go build -trimpath -ldflags='-s -w' -o "$cache/" ./test/node/testdata/granted ./contrib/grants/greeter || skip 'the granted programs cannot be built'
