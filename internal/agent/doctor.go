@@ -34,7 +34,7 @@ func (n *node) doctor(ctx context.Context, try bool) []control.Finding {
 	findings := []control.Finding{doctor.Kernel(), n.cgroupFinding(), doctor.Capabilities(), doctor.State(n.cfg.Agent.State), doctor.Devices(), confinementFinding(ctx, n.labelled())}
 	findings = append(findings, doctor.Space(n.cfg.Agent.Root, n.cfg.Agent.State)...)
 	findings = append(findings, n.runtimeFindings()...)
-	findings = append(findings, n.keeperFinding(ctx), programsFinding(n.processes(ctx), n.next.failure()), n.redundancy(ctx), n.networkFinding(ctx), n.imageFinding(), boardFinding(ctx, n), modulesFinding(n.modules), doctor.KernelLog(), n.checkpointFinding(ctx), connectionFinding(n.limits.Usage(), time.Now()), capacityFinding(n, keeperPid(ctx, n)), inotifyFinding(), n.usersFinding(ctx), sleepFinding(n))
+	findings = append(findings, n.keeperFinding(ctx), programsFinding(n.processes(ctx), n.next.failure()), n.redundancy(ctx), n.networkFinding(ctx), n.imageFinding(), boardFinding(ctx, n), modulesFinding(n.modules), doctor.KernelLog(), n.checkpointFinding(ctx), connectionFinding(n.limits.Usage(), time.Now()), capacityFinding(n, keeperPid(ctx, n)), inotifyFinding(), n.usersFinding(ctx), sleepFinding(n), logsFinding(n))
 	if n.swarm != nil {
 		st := n.swarm.Status()
 		findings = append(findings, swarmFinding(st), overlayFinding(ctx, n.network.Overlays, st.Overlays), gossipFinding(st), publishedFinding(st.Overlays))

@@ -251,7 +251,7 @@ func (n *node) openEngine(pins core.Pinner, volumes core.Volumes) error {
 	}
 	n.engine, err = engine.New(engine.Options{
 		Store: n.store, Runtimes: n.runtimes.usable, Default: n.runtimes.chosen, Supervisor: n.keeper, Images: n.images, Network: n.network,
-		Pinner: pins, Cgroups: n.cgroups, Roots: roots, Volumes: volumes, Restarts: restart.Rules{}, Return: returner, Joins: joiner, Users: n.users, Egress: lists, EgressRefused: func(id core.ID) []core.EgressRefusal { return lastRefused(n, id) }, Sleeper: n.sleeper(), Checkpoints: func(c *engine.Client) core.CheckpointRecoverer { return checkpointsOf(n)(c) },
+		Pinner: pins, Cgroups: n.cgroups, Roots: roots, Volumes: volumes, Restarts: restart.Rules{}, Return: returner, Joins: joiner, Users: n.users, Egress: lists, Logs: &n.drivers.Runner, EgressRefused: func(id core.ID) []core.EgressRefusal { return lastRefused(n, id) }, Sleeper: n.sleeper(), Checkpoints: func(c *engine.Client) core.CheckpointRecoverer { return checkpointsOf(n)(c) },
 		Labels: selinux.Table{All: n.cfg.Engine.SELinux, Enabled: ocispec.SELinuxEnabled}, OOMLog: kmsg.New(kmsg.Options{Logger: n.log}),
 		Policies: adjust.Policies(adjust.Options{First: append(auditPolicies(n.trail), &n.drivers.Runner), CDI: devices, Ulimits: limits, Owners: n.owned(), Node: given, Egress: lists, Profiles: n.profiles(given.AppArmor)}),
 		State:    run, Init: n.binary, Files: n.files, Observer: stages{n.metrics}, Logger: n.log, FailPoint: failPoint(os.Getenv(failPointEnv)),

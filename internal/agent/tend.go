@@ -121,7 +121,7 @@ func (n *node) watch(ctx context.Context, capacity control.Finding) {
 	waits, cancel := context.WithTimeout(ctx, keeperPatience)
 	status, err := n.keeper.Status(waits)
 	cancel()
-	list := append(doctor.Space(n.cfg.Agent.Root, n.cfg.Agent.State), doctor.Devices(), keeperOf(status, err, n.cfg.Agent.State), doctor.Redundancy(status, err), n.networkFinding(ctx), connectionFinding(n.limits.Usage(), time.Now()), capacity)
+	list := append(doctor.Space(n.cfg.Agent.Root, n.cfg.Agent.State), doctor.Devices(), keeperOf(status, err, n.cfg.Agent.State), doctor.Redundancy(status, err), n.networkFinding(ctx), connectionFinding(n.limits.Usage(), time.Now()), logsFinding(n), capacity)
 	report(n, n.findings.Update(list))
 }
 

@@ -25,6 +25,7 @@ import (
 	"github.com/longshore/longshore/internal/face/swarm"
 	"github.com/longshore/longshore/internal/grant/document"
 	"github.com/longshore/longshore/internal/image"
+	"github.com/longshore/longshore/internal/logs/driver"
 	"github.com/longshore/longshore/internal/network/netconf"
 	"github.com/longshore/longshore/internal/obs"
 	"github.com/longshore/longshore/internal/ocispec"
@@ -47,6 +48,7 @@ type Config struct {
 	Control    control.Config     `toml:"control"`
 	Metrics    obs.MetricsConfig  `toml:"metrics"`
 	Audit      trail.Config       `toml:"audit"`
+	Logs       driver.Config      `toml:"logs"`
 	Traces     traces.Config      `toml:"traces"`
 	UI         ui.Config          `toml:"ui"`
 }
@@ -153,6 +155,7 @@ func Default() Config {
 		Control:    control.DefaultConfig(),
 		Metrics:    obs.DefaultMetricsConfig(),
 		Audit:      trail.DefaultConfig(),
+		Logs:       driver.Config{Options: map[string]string{}},
 		Traces:     traces.DefaultConfig(),
 		UI:         ui.DefaultConfig(),
 	}
@@ -241,7 +244,7 @@ func (c Config) Validate() error {
 			}
 		}
 	}
-	return errors.Join(append(errs, c.Images.Validate(), c.Network.Check(), c.Egress.Check(), c.Face.CRI.Validate(), c.Face.Nomad.Validate(), c.Face.Mesos.Validate(), c.Face.Swarm.Validate(), c.Face.Docker.Validate(), c.Control.Validate(), c.Metrics.Validate(), c.Audit.Validate(), c.Traces.Validate(), c.UI.Validate())...)
+	return errors.Join(append(errs, c.Images.Validate(), c.Network.Check(), c.Egress.Check(), c.Face.CRI.Validate(), c.Face.Nomad.Validate(), c.Face.Mesos.Validate(), c.Face.Swarm.Validate(), c.Face.Docker.Validate(), c.Control.Validate(), c.Metrics.Validate(), c.Audit.Validate(), c.Logs.Validate(), c.Traces.Validate(), c.UI.Validate())...)
 }
 
 // Rlimits returns the resource limits of Ulimits.
@@ -263,7 +266,7 @@ func (e Engine) Rlimits() ([]specs.POSIXRlimit, error) {
 // CheckFiles returns everything that is wrong with the files that c names, by reading those that
 // the agent reads at its start. It does not read those of disabled faces.
 func (c Config) CheckFiles() error {
-	errs := []error{c.Metrics.CheckFiles(), c.UI.CheckFiles()}
+	errs := []error{c.Metrics.CheckFiles(), c.UI.CheckFiles(), c.Logs.CheckFiles()}
 	if _, err := document.OpenPolicy(c.Engine.GrantsPolicy); err != nil {
 		errs = append(errs, fmt.Errorf("engine.grants_policy: %w: %w", err, errdefs.ErrInvalidArgument))
 	}

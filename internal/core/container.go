@@ -94,7 +94,7 @@ type ContainerConfig struct {
 	HookID string `json:"hook_id,omitempty"`
 	// Users are the container's needs, in addition to its sandbox's.
 	Users UserNeeds `json:"users,omitzero"`
-	// LogDriver also sends the output to a log service; nil for none.
+	// LogDriver also sends the output to a log service. Without a name, or nil, it is the node's default.
 	LogDriver *LogDriver `json:"log_driver,omitempty"`
 	// SleepAfter puts the container to sleep when it has been idle for this time; 0 does not. Without a value the engine
 	// reads SleepAfterLabel, and the sandbox's value counts.

@@ -24,6 +24,12 @@ type IO struct {
 	Hold bool `json:"hold,omitempty"`
 }
 
+// LogDriverLabel and LogOptionsLabel are labels of a container with a log driver and its options, a line each as NAME=VALUE.
+const (
+	LogDriverLabel  = "longshore.log-driver"
+	LogOptionsLabel = "longshore.log-options"
+)
+
 // LogDriver names a log service that gets a container's output, in addition to the sinks.
 type LogDriver struct {
 	Name    string            `json:"name"`
@@ -33,6 +39,13 @@ type LogDriver struct {
 	Command string `json:"command,omitempty"`
 	// Attributes are the labels and variables that the options select.
 	Attributes map[string]string `json:"attributes,omitempty"`
+}
+
+// LogDrivers decides about the log drivers of containers: see ContainerConfig.LogDriver.
+type LogDrivers interface {
+	// Complete gives a new container its log driver, which is its own or the node's, and a log for the driver if the container has
+	// none. A driver without a service, such as json-file, becomes none. InvalidArgument.
+	Complete(id ID, cfg *ContainerConfig) error
 }
 
 // Size is the size of a terminal in characters. Zero leaves it unchanged.

@@ -77,6 +77,11 @@ func (v view) newBuild(cfg core.ContainerConfig) (*build, error) {
 		return nil, fmt.Errorf("create container %q: %w", cfg.Key, err)
 	}
 	id := newID()
+	if v.e.o.Logs != nil {
+		if err := v.e.o.Logs.Complete(id, &cfg); err != nil {
+			return nil, fmt.Errorf("create container %q: %w", cfg.Key, err)
+		}
+	}
 	if cfg.Key == "" {
 		cfg.Key = core.Key(id)
 	}

@@ -58,6 +58,8 @@ type Options struct {
 	Users core.UserTable
 	// Egress decides about egress lists. With nil no sandbox can have one.
 	Egress core.EgressPolicy
+	// Logs decides about log drivers. With nil no container has one.
+	Logs core.LogDrivers
 	// EgressRefused returns the last refusals of a sandbox's egress list; nil for none.
 	EgressRefused func(core.ID) []core.EgressRefusal
 	// Labels gives SELinux labels. With nil there are only those that requests have.

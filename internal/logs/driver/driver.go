@@ -57,9 +57,21 @@ type Sender interface {
 
 // Driver is a driver with its options.
 type Driver struct {
-	Name string
-	tag  tag
-	open func(Source, string) (Sender, error)
+	Name    string
+	tag     tag
+	open    func(Source, string) (Sender, error)
+	files   []*tlsFiles
+	sockets []string // paths
+}
+
+// CheckFiles reads the files of the options. A sender reads them for each connection.
+func (d *Driver) CheckFiles() error {
+	for _, f := range d.files {
+		if _, err := f.config("host:0"); err != nil {
+			return invalid.Plainf("log option syslog-tls: %w", err)
+		}
+	}
+	return nil
 }
 
 // Sender returns a sender for the output of a container. It does not connect yet.
@@ -120,14 +132,17 @@ func Parse(name string, opts map[string]string) (*Driver, error) {
 	if d.open, err = parse(o); err != nil {
 		return nil, err
 	}
+	d.files, d.sockets = o.files, o.sockets
 	return d, o.unknown()
 }
 
 // options are the options of a driver; get notes the known ones.
 type options struct {
-	driver string
-	all    map[string]string
-	used   map[string]bool
+	driver  string
+	all     map[string]string
+	used    map[string]bool
+	files   []*tlsFiles // of the node
+	sockets []string
 }
 
 func (o *options) get(name string) string {
@@ -189,9 +204,17 @@ const maxAttributes = 8 << 10
 // Record returns the driver in the form of a container's record: it checks name and options, and selects attributes of labels and
 // variables (NAME=value).
 func Record(name string, opts, labels map[string]string, env []string) (*core.LogDriver, error) {
-	if _, err := Parse(name, opts); err != nil {
+	parsed, err := Parse(name, opts)
+	if err == nil {
+		err = parsed.CheckFiles()
+	}
+	if err != nil {
 		return nil, err
 	}
+	return record(name, opts, labels, env)
+}
+
+func record(name string, opts, labels map[string]string, env []string) (*core.LogDriver, error) {
 	vars := map[string]string{}
 	for _, e := range env {
 		if name, value, ok := strings.Cut(e, "="); ok {

@@ -36,6 +36,9 @@ func parseFluentd(o *options) (func(Source, string) (Sender, error), error) {
 	if proto.to, err = fluentdTarget(o.or("fluentd-address", "127.0.0.1:"+fluentdPort)); err != nil {
 		return nil, err
 	}
+	if proto.to.network == "unix" {
+		o.sockets = append(o.sockets, proto.to.address)
+	}
 	if proto.nano, err = o.flag("fluentd-sub-second-precision"); err != nil {
 		return nil, err
 	}

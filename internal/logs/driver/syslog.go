@@ -103,6 +103,7 @@ func syslogTargets(o *options) ([]target, error) {
 		if !strings.HasPrefix(u.Path, "/") || u.Host != "" {
 			return nil, invalid.Plainf("log option syslog-address %q: it has no absolute path", address)
 		}
+		o.sockets = append(o.sockets, u.Path)
 		return []target{{network: u.Scheme, address: u.Path}}, nil
 	case "udp", "tcp", "tcp+tls":
 		if u.Hostname() == "" || u.Path != "" {
@@ -117,10 +118,7 @@ func syslogTargets(o *options) ([]target, error) {
 			t.network = "tcp"
 		}
 		if u.Scheme == "tcp+tls" {
-			t.tls = files
-			if _, err := files.config(t.address); err != nil {
-				return nil, invalid.Plainf("log option syslog-tls: %w", err)
-			}
+			t.tls, o.files = files, append(o.files, files)
 		}
 		return []target{t}, nil
 	}

@@ -40,15 +40,16 @@ type follower struct {
 	container *core.Container
 	sinks     []core.Sink
 	sender    driver.Sender
-	path      string // of its position
+	path      string       // of its position
+	check     func() error // the driver's files
 
-	end     func()        // closes ending
-	ending  chan struct{} // closed when nothing more will be written
-	stop    func()        // closes stopped
-	stopped chan struct{} // closed to give up
-	done    chan struct{} // closed when run has returned
-	failing atomic.Bool   // the service does not take lines
-	started atomic.Int64  // the time of the program's last start, in nanoseconds
+	end     func()                  // closes ending
+	ending  chan struct{}           // closed when nothing more will be written
+	stop    func()                  // closes stopped
+	stopped chan struct{}           // closed to give up
+	done    chan struct{}           // closed when run has returned
+	failing atomic.Pointer[Trouble] // the service does not take lines
+	started atomic.Int64            // the time of the program's last start, in nanoseconds
 
 	position logs.Position // after everything that was accepted
 	batch    []driver.Message
@@ -77,11 +78,18 @@ func newFollower(ctx context.Context, r *Runner, c *core.Container) (*follower, 
 	}
 	f.end = sync.OnceFunc(func() { close(f.ending) })
 	f.stop = sync.OnceFunc(func() { close(f.stopped) })
-	if f.sinks = logs.Whole(c.Config.IO.Sinks); len(f.sinks) != 1 || !f.sinks[0].Format.Records() {
+	if f.sinks = logs.Whole(c.Config.IO.Sinks); !readable(f.sinks) {
 		return nil, errors.New("the container has no log with times and streams")
 	}
 	if f.sender, err = d.Sender(driver.SourceOf(c)); err != nil {
 		return nil, err
+	}
+	f.check = d.CheckFiles
+	if err := f.check(); err != nil { // somebody may repair them
+		r.Log.WarnContext(ctx, "the files of a log driver cannot be used; will retry", "container", c.ID, "driver", d.Name, "error", err)
+		t := troubleOf(c, time.Now(), err)
+		t.files = true
+		f.failing.Store(&t)
 	}
 	b, err := os.ReadFile(f.path)
 	if err == nil {
@@ -209,14 +217,15 @@ func (f *follower) flush(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if !f.failing.Swap(true) {
+		t := troubleOf(f.container, time.Now(), err)
+		if f.failing.CompareAndSwap(nil, &t) {
 			f.r.Log.WarnContext(ctx, "a log service does not take lines; will retry", "container", f.container.ID, "driver", f.container.Config.LogDriver.Name, "error", err)
 		}
 		if !pause(ctx, wait) {
 			return ctx.Err()
 		}
 	}
-	if f.failing.Swap(false) {
+	if f.failing.Swap(nil) != nil {
 		f.r.Log.InfoContext(ctx, "a log service takes lines again", "container", f.container.ID, "driver", f.container.Config.LogDriver.Name)
 	}
 	clear(f.batch)
@@ -254,7 +263,7 @@ func (f *follower) store() error {
 func (f *follower) finish(ctx context.Context) {
 	f.end()
 	patience := Patience
-	if f.failing.Load() {
+	if f.failing.Load() != nil {
 		patience = downPatience
 	}
 	timer := time.NewTimer(patience)
@@ -271,7 +280,7 @@ func (f *follower) remove() {
 	if n := f.left(); n > 0 {
 		f.r.Lost(f.container, n, "the container was removed before the service took them")
 	}
-	_ = os.Remove(f.path)
+	f.r.forget(f.container.ID)
 }
 
 // left counts the lines after the position.

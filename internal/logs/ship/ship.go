@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/logs"
+	"github.com/longshore/longshore/internal/logs/driver"
 )
 
 // Patience is the time that the removal of a container waits for the delivery of its last lines.
@@ -26,29 +28,55 @@ const downPatience = 2 * time.Second
 // Runner has a follower for each container with a log driver. It is a core.Policy: it sees creates and removals.
 type Runner struct {
 	core.Permit
-	Dir string // of the positions
+	Dir string // of the positions, and of logs that the node writes for the followers alone
 	Log *slog.Logger
+	// Default is the driver of containers that name none.
+	Default driver.Config
 	// Lost is called after lines of a container were lost; n is -1 if nobody knows how many.
 	Lost func(c *core.Container, n int, why string)
 
-	mu        sync.Mutex // guards ctx, followers
+	mu        sync.Mutex // guards ctx, followers, stopped, broken
 	ctx       context.Context
+	broken    error // why there is no Dir
 	followers map[core.ID]*follower
+	stopped   map[core.ID]Trouble // of followers that could not start
 	work      sync.WaitGroup
 }
 
-var _ core.Policy = (*Runner)(nil)
+var (
+	_ core.Policy     = (*Runner)(nil)
+	_ core.LogDrivers = (*Runner)(nil)
+)
+
+// The limits of a log that the node writes for a follower alone.
+const (
+	spareBytes = 16 << 20
+	spareFiles = 3
+)
+
+// Complete implements core.LogDrivers. The follower gets a log of its own if the face has logs of other
+// forms, such as FIFOs.
+func (r *Runner) Complete(id core.ID, cfg *core.ContainerConfig) error {
+	return r.Default.Complete(cfg, readable(cfg.IO.Sinks), core.Sink{
+		Format: core.FormatCRI, Stdout: true, Stderr: true, Path: filepath.Join(r.Dir, string(id)+".log"), MaxBytes: spareBytes, MaxFiles: spareFiles,
+	})
+}
+
+// readable reports whether a follower can read sinks.
+func readable(sinks []core.Sink) bool {
+	list := logs.Whole(sinks)
+	return len(list) == 1 && list[0].Format.Records()
+}
 
 // Run follows the logs of all containers that list returns, and of later ones, until ctx ends.
 func (r *Runner) Run(ctx context.Context, list func() ([]*core.Container, error)) {
 	defer r.work.Wait()
-	if err := os.MkdirAll(r.Dir, 0o700); err != nil {
-		r.Log.ErrorContext(ctx, "could not make the directory of log positions, so no log driver works", "error", err)
-		return
-	}
 	r.mu.Lock()
-	r.ctx, r.followers = ctx, map[core.ID]*follower{}
+	r.broken = r.Open()
+	r.ctx, r.followers, r.stopped = ctx, map[core.ID]*follower{}, map[core.ID]Trouble{}
 	r.mu.Unlock()
+	// A container has its record before its files, so the list has those of all present files.
+	entries, _ := os.ReadDir(r.Dir)
 	all, err := list()
 	if err != nil {
 		r.Log.ErrorContext(ctx, "could not list containers, so log drivers do not continue", "error", err)
@@ -61,7 +89,7 @@ func (r *Runner) Run(ctx context.Context, list func() ([]*core.Container, error)
 		}
 	}
 	if err == nil {
-		r.clean(known)
+		r.clean(entries, known)
 	}
 	<-ctx.Done()
 	// A policy's later call must not start a follower that nobody waits for.
@@ -70,17 +98,27 @@ func (r *Runner) Run(ctx context.Context, list func() ([]*core.Container, error)
 	r.mu.Unlock()
 }
 
-// clean removes positions of containers that are gone.
-func (r *Runner) clean(known map[string]bool) {
-	entries, _ := os.ReadDir(r.Dir)
-	r.mu.Lock()
-	defer r.mu.Unlock()
+// Open makes the directory. The keeper needs it before the first container.
+func (r *Runner) Open() error { return os.MkdirAll(r.Dir, 0o700) }
+
+// clean removes files of containers that are gone.
+func (r *Runner) clean(entries []os.DirEntry, known map[string]bool) {
 	for _, e := range entries {
-		id, ok := strings.CutSuffix(e.Name(), suffix)
-		if _, live := r.followers[core.ID(id)]; ok && !live && !known[id] {
+		if id, _, _ := strings.Cut(e.Name(), "."); !known[id] {
 			_ = os.Remove(filepath.Join(r.Dir, e.Name()))
 		}
 	}
+}
+
+// forget removes the files of a container that is gone.
+func (r *Runner) forget(id core.ID) {
+	files, _ := filepath.Glob(filepath.Join(r.Dir, string(id)+".*")) // the pattern is valid
+	for _, f := range files {
+		_ = os.Remove(f)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.stopped, id)
 }
 
 // follow starts a follower for a container with a driver, unless there is one.
@@ -95,8 +133,12 @@ func (r *Runner) follow(c *core.Container) {
 	}
 	ctx := r.ctx
 	f, err := newFollower(ctx, r, c)
+	if r.broken != nil {
+		err = r.broken // every position would be lost
+	}
 	if err != nil {
 		r.Log.ErrorContext(ctx, "could not start a log driver; its lines stay in the node's own log", "container", c.ID, "driver", c.Config.LogDriver.Name, "error", err)
+		r.stopped[c.ID] = troubleOf(c, time.Now(), err)
 		return
 	}
 	r.followers[c.ID] = f
@@ -110,16 +152,24 @@ func (r *Runner) Before(ctx context.Context, op *core.Operation) (after func(err
 		return nil, nil
 	case op.Verb == core.VerbCreate:
 		return func(err error) {
-			if err == nil { // the container is complete only now
-				c := *op.Container
-				r.follow(&c)
+			if err != nil {
+				r.forget(op.Container.ID)
+				return
 			}
+			c := *op.Container // it is complete only now
+			r.follow(&c)
 		}, nil
 	}
 	r.mu.Lock()
 	f := r.followers[op.Container.ID]
 	r.mu.Unlock()
 	switch {
+	case f == nil && op.Verb == core.VerbRemove:
+		return func(err error) {
+			if err == nil {
+				r.forget(op.Container.ID)
+			}
+		}, nil
 	case f == nil || op.Verb != core.VerbRemove && op.Verb != core.VerbStart:
 		return nil, nil
 	case op.Verb == core.VerbStart:

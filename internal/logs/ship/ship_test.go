@@ -215,7 +215,7 @@ func TestARotationWhileTheServiceIsDownIsCounted(t *testing.T) {
 	g.to.setDown(true)
 	g.write("stdout F 0a", "stdout F 0b")
 	g.begin()
-	roottest.Eventually(t, "the service refuses lines", g.f.failing.Load)
+	roottest.Eventually(t, "the service refuses lines", func() bool { return g.f.failing.Load() != nil })
 	for i := 1; i <= 6; i++ {
 		g.rotate()
 		g.write(fmt.Sprintf("stdout F %da", i), fmt.Sprintf("stderr P %d", i), "stderr F b")
