@@ -244,14 +244,15 @@ func (p *Prepared) containerConfig(key core.Key, img core.Image, log string) (co
 
 // logDriver returns the log driver of a request, nil for none. It sends the lines of the container's log.
 func logDriver(req *longshorev1.CreateRequest, img core.Image) (*core.LogDriver, error) {
-	if req.GetLogDriver() == "" {
-		return nil, nil //nolint:nilnil // the files are all
+	image, command := req.GetImage(), strings.TrimSpace(req.GetEntrypoint()+" "+strings.Join(req.GetCommand(), " "))
+	if driver.Local(req.GetLogDriver()) {
+		return &core.LogDriver{Name: req.GetLogDriver(), Image: image, Command: command}, nil
 	}
 	d, err := driver.Record(req.GetLogDriver(), req.GetLogOptions(), req.GetLabels(), slices.Concat(img.Config.Config.Env, req.GetEnv()))
 	if err != nil {
 		return nil, err
 	}
-	d.Image, d.Command = req.GetImage(), strings.TrimSpace(req.GetEntrypoint()+" "+strings.Join(req.GetCommand(), " "))
+	d.Image, d.Command = image, command
 	return d, nil
 }
 

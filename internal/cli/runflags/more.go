@@ -167,6 +167,7 @@ func (f *moreFlags) sizes(r *longshorev1.CreateRequest) error {
 func (f *moreFlags) log(r *longshorev1.CreateRequest) error {
 	switch f.logDriver {
 	case "", "json-file", "local":
+		r.LogDriver = f.logDriver
 	case "none":
 		r.NoLog = true
 	default:

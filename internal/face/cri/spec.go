@@ -71,6 +71,9 @@ func (a containerAsk) config() (core.ContainerConfig, error) {
 	if err := convert.CheckKey(out.Key); err != nil {
 		return out, err
 	}
+	if out.LogDriver, err = convert.LogDriver(a.pod.GetConfig(), cfg); err != nil {
+		return out, err
+	}
 	if wish, ok := a.pod.GetConfig().GetAnnotations()[DiskAnnotation]; ok {
 		if out.Disk, err = core.DiskLimit(wish); err != nil {
 			return out, invalid.Errorf("annotation %s: %v", DiskAnnotation, err)

@@ -127,6 +127,7 @@ func TestAContainerIsTranslatedWhole(t *testing.T) {
 			TTY: true, Stdin: core.StdinOnce,
 			Sinks: []core.Sink{{Format: core.FormatCRI, Stdout: true, Path: "/var/log/pods/default_web_u1/c/1.log", Below: "/var/log/pods/default_web_u1"}},
 		},
+		LogDriver: &core.LogDriver{Image: "redis"},
 	}
 	if d := cmp.Diff(want, cfg); d != "" {
 		t.Errorf("(-want +got):\n%s", d)

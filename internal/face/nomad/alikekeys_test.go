@@ -19,8 +19,8 @@ import (
 func TestWhatAJobAsksForInVainIsSaid(t *testing.T) {
 	r := newRig(t, nil)
 	next := r.listen()
-	r.run(r.task("aaaaaaaa", map[string]any{"logging": map[string]any{"type": "syslog"}}))
-	if e := next("in vain"); !strings.Contains(e.GetAnnotations()["warning"], "syslog") || e.GetTaskName() != "web" {
+	r.run(r.task("aaaaaaaa", map[string]any{"logging": map[string]any{"type": "splunk"}}))
+	if e := next("in vain"); !strings.Contains(e.GetAnnotations()["warning"], "splunk") || e.GetTaskName() != "web" {
 		t.Errorf("event %v", e)
 	}
 	r.Network.GiveOthers()

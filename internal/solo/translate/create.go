@@ -86,9 +86,9 @@ func Check(req *longshorev1.CreateRequest) error {
 func checkLogDriver(req *longshorev1.CreateRequest) error {
 	name := req.GetLogDriver()
 	switch {
-	case driver.Local(name) && (name != "" || len(req.GetLogOptions()) > 0):
+	case name == "none", driver.Local(name) && len(req.GetLogOptions()) > 0:
 		return invalid.Errorf("a log driver with options has a service: one of %s", driver.Services)
-	case name == "":
+	case driver.Local(name): // the node's log alone, or "" for the node's default
 		return nil
 	case req.GetNoLog() || req.GetHold():
 		return invalid.Errorf("log driver %s needs the container's own log, which this container does not have", name)

@@ -461,6 +461,7 @@ func (t *serviceTranslator) log() {
 	}
 	switch l.Driver {
 	case "", "json-file", "local":
+		t.r.LogDriver = l.Driver
 	case "none":
 		t.r.NoLog = true
 	default:

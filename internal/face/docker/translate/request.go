@@ -297,6 +297,9 @@ func (c *Create) logging(req *longshorev1.CreateRequest) error {
 		req.LogDriver, req.LogOptions = l.Type, l.Config
 		return nil
 	}
+	if l.Type != "none" {
+		req.LogDriver = l.Type
+	}
 	for name, value := range l.Config {
 		switch name {
 		case "max-size":

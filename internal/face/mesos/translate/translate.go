@@ -19,6 +19,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/face/mesos/api"
 	"github.com/longshore/longshore/internal/invalid"
+	"github.com/longshore/longshore/internal/logs/driver"
 	"github.com/longshore/longshore/internal/ocispec"
 )
 
@@ -284,6 +285,9 @@ func (l Launch) ContainerConfig(sandbox core.ID, images Images) (core.ContainerC
 			c.Labels[name] = value
 		}
 	}
+	if c.LogDriver, err = l.logDriver(); err != nil {
+		return c, err
+	}
 	doc, asked := l.label(core.GrantAnnotation)
 	ocispec.Granted{
 		Document: doc, Asked: asked, Image: &images.Root, Identity: core.Identity{Pod: l.Root(), Container: l.ID, Image: l.Image()},
@@ -302,6 +306,31 @@ func (l Launch) label(key string) (value string, ok bool) {
 		}
 	}
 	return "", false
+}
+
+// logDriver returns the log driver of the container's labels. One without a name is the node's default.
+func (l Launch) logDriver() (*core.LogDriver, error) {
+	d := &core.LogDriver{}
+	name, named := l.label(core.LogDriverLabel)
+	text, listed := l.label(core.LogOptionsLabel)
+	if named || listed {
+		var env []string
+		for _, v := range l.Command.GetEnvironment().GetVariables() {
+			env = append(env, v.GetName()+"="+v.GetValue())
+		}
+		opts, err := driver.Lines(text)
+		if err == nil && name == "" {
+			err = invalid.Plainf("it names no driver: use one of json-file, %s", driver.Services)
+		}
+		if err == nil {
+			d, err = driver.Authored(name, opts, nil, env)
+		}
+		if err != nil {
+			return nil, invalid.Plainf("label %s: %w", core.LogDriverLabel, err)
+		}
+	}
+	d.Image, d.Command = l.Image(), l.Command.GetValue()
+	return d, nil
 }
 
 // Size is the initial size of a terminal; zero if the call does not say.

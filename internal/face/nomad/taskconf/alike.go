@@ -84,14 +84,13 @@ func (t *Task) portMap(v schema.Values) error {
 	return nil
 }
 
-// logs: Nomad has the output, with any log driver of a job. The rotation of its files is used, and
-// the rest gets a warning.
+// logs: Nomad has the output, with any log driver of a job. The agent knows the drivers with a service.
 func (t *Task) logs(v schema.Values) error {
 	if !v.Has("logging") {
 		return nil
 	}
 	l := v.Block("logging")
-	driver, err := either(l, "driver", "type")
+	name, err := either(l, "driver", "type")
 	if err != nil {
 		return err
 	}
@@ -100,15 +99,18 @@ func (t *Task) logs(v schema.Values) error {
 		options = map[string]string{}
 	}
 	maps.Copy(options, l.Map("config"))
-	switch driver {
+	switch name {
 	case "none":
 		t.NoLogs = true
 	case "", "nomad", "json-file", "local":
+		if name != "" {
+			t.LogDriver = "json-file"
+		}
 		if err := t.turned(options); err != nil {
 			return err
 		}
 	default:
-		t.warn("config.logging: the output goes to Nomad's log files and not to %s; ship it from there", driver)
+		t.LogDriver, t.LogOptions = name, options
 	}
 	files, err := l.Int("max_files", 1, 1000)
 	if err != nil {

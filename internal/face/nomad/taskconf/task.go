@@ -77,6 +77,9 @@ type Task struct {
 	NoLogs   bool
 	LogFiles int   // 0: the default
 	LogBytes int64 // of each; 0: the default
+	// LogDriver also sends the output to a log service, which may be unknown; json-file is none, and "" the node's default.
+	LogDriver  string
+	LogOptions map[string]string
 
 	// Warnings name the job's settings without effect.
 	Warnings []string

@@ -62,7 +62,7 @@ func TestEveryKeyIsRead(t *testing.T) {
 		},
 		Devices: []ocispec.Device{{Source: "/dev/null", Target: "/dev/void", Access: "r"}},
 		Sysctls: map[string]string{"net.core.somaxconn": "128"}, Ulimits: map[string]string{"nofile": "1024:2048"},
-		ShmBytes: 1 << 20, Pids: 100, HardMemoryMB: 256, OOMScoreAdj: -5, HardCPU: true, LogFiles: 3, LogBytes: 2 << 20,
+		ShmBytes: 1 << 20, Pids: 100, HardMemoryMB: 256, OOMScoreAdj: -5, HardCPU: true, LogDriver: "json-file", LogFiles: 3, LogBytes: 2 << 20,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
@@ -92,7 +92,7 @@ func TestKeysOfOtherDrivers(t *testing.T) {
 		},
 		"logs of docker's": {
 			map[string]any{"logging": map[string]any{"type": "json-file", "config": []any{map[string]any{"max-size": "2m", "max-file": "4", "tag": "x", "env": "y"}}}},
-			taskconf.Task{LogFiles: 4, LogBytes: 2 << 20, Warnings: []string{"config.logging.config: Nomad's log files have no env, tag"}},
+			taskconf.Task{LogDriver: "json-file", LogFiles: 4, LogBytes: 2 << 20, Warnings: []string{"config.logging.config: Nomad's log files have no env, tag"}},
 		},
 		"logs, both": {
 			map[string]any{"logging": map[string]any{"config": map[string]any{"max-size": "2m", "max-file": "4"}, "max_files": 3, "max_file_size": 1}},
@@ -100,7 +100,7 @@ func TestKeysOfOtherDrivers(t *testing.T) {
 		},
 		"logs elsewhere": {
 			map[string]any{"logging": map[string]any{"driver": "journald", "options": map[string]any{"tag": "x"}}},
-			taskconf.Task{Warnings: []string{"config.logging: the output goes to Nomad's log files and not to journald; ship it from there"}},
+			taskconf.Task{LogDriver: "journald", LogOptions: map[string]string{"tag": "x"}},
 		},
 		"podman's security": {
 			map[string]any{"apparmor_profile": "web", "selinux_opts": []string{"type:x"}, "init_path": "/tini", "socket": "app", "os": "linux", "arch": runtime.GOARCH, "auth": map[string]any{"tls_verify": true}},

@@ -20,6 +20,7 @@ import (
 	"github.com/longshore/longshore/internal/face/nomad/plugin"
 	"github.com/longshore/longshore/internal/face/nomad/taskconf"
 	"github.com/longshore/longshore/internal/invalid"
+	"github.com/longshore/longshore/internal/logs/driver"
 	"github.com/longshore/longshore/internal/ocispec"
 )
 
@@ -61,6 +62,12 @@ func Read(s plugin.Session, t *nomaddriver.TaskConfig) (Task, error) {
 		if strings.HasSuffix(line, ":"+core.HostGateway) && a.gateway() == "" {
 			a.Conf.Warnings = append(a.Conf.Warnings, "config.extra_hosts: a task with network "+a.network()+" has no address for "+line)
 		}
+	}
+	if name := a.Conf.LogDriver; !driver.Known(name) {
+		a.Conf.Warnings = append(a.Conf.Warnings, "config.logging: the output goes to Nomad's log files and not to "+name+"; ship it from there")
+		a.Conf.LogDriver, a.Conf.LogOptions = "", nil
+	} else if err := driver.CheckAuthored(name, a.Conf.LogOptions); err != nil {
+		return a, invalid.Errorf("config.logging: %w", err)
 	}
 	return a, a.permitted()
 }
@@ -185,6 +192,9 @@ func (a Task) Container(sandbox core.ID, images Images) (core.ContainerConfig, e
 			})
 		}
 	}
+	if c.LogDriver, err = a.logDriver(); err != nil {
+		return c, err
+	}
 	base, err := a.base()
 	if err != nil {
 		return c, err
@@ -195,6 +205,26 @@ func (a Task) Container(sandbox core.ID, images Images) (core.ContainerConfig, e
 		Identity: core.Identity{Namespace: a.Nomad.GetNamespace(), Pod: a.Nomad.GetAllocId(), Container: a.Nomad.GetName(), Image: a.Conf.Image},
 	}.Apply(&c)
 	return c, nil
+}
+
+// logDriver returns the task's log driver. One without a name is the node's default.
+func (a Task) logDriver() (*core.LogDriver, error) {
+	d := &core.LogDriver{}
+	if a.Conf.LogDriver != "" {
+		var env []string
+		for k, v := range a.Nomad.Env {
+			env = append(env, k+"="+v)
+		}
+		for k, v := range a.Conf.Env {
+			env = append(env, k+"="+v)
+		}
+		var err error
+		if d, err = driver.Authored(a.Conf.LogDriver, a.Conf.LogOptions, a.Labels(), env); err != nil {
+			return nil, err
+		}
+	}
+	d.Image, d.Command = a.Conf.Image, strings.Join(a.Conf.Command, " ")
+	return d, nil
 }
 
 // The defaults of Nomad's own log collector.

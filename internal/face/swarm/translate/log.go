@@ -30,10 +30,14 @@ const maxLogAttributes = 8 << 10
 // not compressed, and a program never waits for a reader of its log.
 func (a *Task) readLog() error {
 	name, options := logDriver(a.Swarm)
+	a.service = &core.LogDriver{Image: a.spec.GetImage(), Command: strings.Join(slices.Concat(a.spec.GetCommand(), a.spec.GetArgs()), " ")}
 	switch name {
 	case "none":
 		return nil
 	case "json-file", "local":
+		if ownFiles(a.Swarm) {
+			a.service.Name = name
+		}
 	default:
 		return a.readService(name, options)
 	}
@@ -88,13 +92,19 @@ func (a *Task) readService(name string, options map[string]string) (err error) {
 	if !driver.Known(name) {
 		return notServed("log driver %q", name)
 	}
-	if a.service, err = driver.Record(name, options, a.Labels(), a.spec.GetEnv()); err != nil {
+	image, command := a.service.Image, a.service.Command
+	if a.service, err = driver.Authored(name, options, a.Labels(), a.spec.GetEnv()); err != nil {
 		return err
 	}
-	a.service.Image, a.service.Command = a.spec.GetImage(), strings.Join(slices.Concat(a.spec.GetCommand(), a.spec.GetArgs()), " ")
+	a.service.Image, a.service.Command = image, command
 	size, files, err := driver.Size(options)
 	a.log = core.Sink{Format: core.FormatCRI, Stdout: true, Stderr: true, MaxBytes: cmp.Or(size, logBytes), MaxFiles: int(cmp.Or(files, logFiles))}
 	return err
+}
+
+// ownFiles reports whether a task names a driver that writes files, so that it does not get the node's default.
+func ownFiles(t *swarmv1.Task) bool {
+	return t.GetLogDriver().GetName() != "" || t.GetSpec().GetLogDriver().GetName() != ""
 }
 
 // logDriver returns the name and the options of a task's log driver. The default is json-file.
