@@ -264,7 +264,8 @@ func TestCopiesThatCouldNotBeReceivedAreSentAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 		e.launch(second)
-		roottest.Eventually(t, "the client tells that a copy is missing", func() bool { return e.status().Uncopied == 1 && changes.Load() > before })
+		// On a slow machine the client has asked again meanwhile: then the copy of the first process failed too.
+		roottest.Eventually(t, "the client says that a copy is missing", func() bool { return e.status().Uncopied > 0 && changes.Load() > before })
 		before = changes.Load()
 		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
 			t.Fatal(err)
