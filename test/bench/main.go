@@ -68,7 +68,7 @@ func main() {
 	flag.IntVar(&o.rounds, "rounds", 1, "how often each server has its turn when several are compared")
 	flag.StringVar(&o.pss, "pss", "longshore,longshore-keeper,longshore-nest", "programs whose memory is counted with -socket, by file name")
 	flag.StringVar(&o.config, "config", "", "more TOML for our own agent, which goes on in [engine]")
-	flag.StringVar(&o.steps, "steps", "", "which of start, executions, exec, log, burst, durable, userns, loops, many, bare, flat, floor, grants, guest, sleep, hub (alone), cli (make bench-cli), mesos, nomad (NOMAD is its binary), docker and swarm (LONGSHORE_DOCKER_DIR has dockerd), with commas; empty is all that fit")
+	flag.StringVar(&o.steps, "steps", "", "which of start, executions, exec, log, burst, durable, userns, traces, loops, many, bare, flat, floor, grants, guest, sleep, hub (alone), cli (make bench-cli), mesos, nomad (NOMAD is its binary), docker and swarm (LONGSHORE_DOCKER_DIR has dockerd), with commas; empty is all that fit")
 	flag.StringVar(&o.samples, "samples", "", "file that gets all samples, as JSON")
 	flag.StringVar(&o.nodes, "nodes", "100,1000,10000", "how many nodes the hub has, in the step hub; HUBSERVER and HUBSERVER_SWARMKIT are its programs")
 	flag.Parse()

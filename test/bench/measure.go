@@ -25,6 +25,7 @@ func (b *bench) all(ctx context.Context) error {
 		{name: "burst", do: b.crowd},
 		{name: "durable", do: b.durable},
 		{name: "userns", do: b.userns},
+		{name: "traces", do: b.traces},
 		{name: "bare", do: b.bare},
 		{name: "flat", do: b.flat},
 		{name: "floor", do: b.floor},

@@ -92,6 +92,7 @@ type Server struct {
 	Account *machine.Account
 
 	config string // path, of our own agent
+	base   string // the configuration before the first call of Vary
 
 	log  string // path
 	argv []string
@@ -143,6 +144,21 @@ func (s *Server) Extend(ctx context.Context, sections string) error {
 		return err
 	}
 	if err := write(s.config, string(text)+"\n"+sections); err != nil {
+		return err
+	}
+	return s.Restart(ctx)
+}
+
+// Vary starts our own agent again with its first configuration and these sections, without waiting for it.
+func (s *Server) Vary(ctx context.Context, sections string) error {
+	if s.base == "" {
+		text, err := os.ReadFile(s.config)
+		if err != nil {
+			return err
+		}
+		s.base = string(text)
+	}
+	if err := write(s.config, s.base+"\n"+sections); err != nil {
 		return err
 	}
 	return s.Restart(ctx)
