@@ -6,6 +6,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"os"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
@@ -24,9 +25,22 @@ func registerMeters(n *node) error {
 	if c.Face.Docker.Enabled && c.Face.Docker.TCP != "" {
 		certificates["docker"] = c.Face.Docker.TLSCert
 	}
+	if c.Face.Mesos.Enabled && c.Face.Mesos.Listen != "" && c.Face.Mesos.Cert != "" {
+		certificates["mesos"] = c.Face.Mesos.Cert
+	}
+	if c.UI.Listen != "" && c.UI.Cert != "" {
+		certificates["ui"] = c.UI.Cert
+	}
 	return errors.Join(
 		n.metrics.Register(newDisks(map[string]string{"root": c.Agent.Root, "state": c.Agent.State})),
 		n.metrics.Register(certificateAges{certificates, prometheus.NewDesc("longshore_certificate_not_after_seconds", "When the certificate of a listener expires, in seconds since 1970.", []string{"listener"}, nil)}),
+		n.metrics.Register(newSwarmCertificate(func() (begins, ends time.Time) {
+			if n.swarm == nil {
+				return begins, ends
+			}
+			st := n.swarm.Status()
+			return st.CertificateBegins, st.CertificateEnds
+		})),
 	)
 }
 
@@ -86,6 +100,36 @@ func (c certificateAges) Collect(ch chan<- prometheus.Metric) {
 			ch <- prometheus.MustNewConstMetric(c.end, prometheus.GaugeValue, float64(cert.NotAfter.Unix()), name)
 		}
 	}
+}
+
+// swarmCertificate collects the times of the certificate by which the node is a worker of a Swarm. The node renews it.
+type swarmCertificate struct {
+	times        func() (begins, ends time.Time)
+	begin, until *prometheus.Desc
+}
+
+func newSwarmCertificate(times func() (begins, ends time.Time)) swarmCertificate {
+	return swarmCertificate{
+		times: times,
+		begin: prometheus.NewDesc("longshore_swarm_certificate_not_before_seconds", "When the node's certificate of its Swarm began, in seconds since 1970.", nil, nil),
+		until: prometheus.NewDesc("longshore_swarm_certificate_not_after_seconds", "When the node's certificate of its Swarm expires, in seconds since 1970.", nil, nil),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (c swarmCertificate) Describe(ch chan<- *prometheus.Desc) {
+	ch <- c.begin
+	ch <- c.until
+}
+
+// Collect implements prometheus.Collector. A node in no Swarm has none.
+func (c swarmCertificate) Collect(ch chan<- prometheus.Metric) {
+	begins, ends := c.times()
+	if ends.IsZero() {
+		return
+	}
+	ch <- prometheus.MustNewConstMetric(c.begin, prometheus.GaugeValue, float64(begins.Unix()))
+	ch <- prometheus.MustNewConstMetric(c.until, prometheus.GaugeValue, float64(ends.Unix()))
 }
 
 // The reasons of exits in metrics.

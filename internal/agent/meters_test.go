@@ -4,27 +4,28 @@ import (
 	"testing"
 	"time"
 
-	"github.com/longshore/longshore/internal/core"
+	"github.com/prometheus/client_golang/prometheus"
 )
 
-func TestExitReason(t *testing.T) {
-	at := time.Unix(1000, 0)
-	for want, a := range map[string]core.Autopsy{
-		reasonCompleted:  {Exit: core.Exit{At: at}},
-		reasonFailed:     {Exit: core.Exit{Code: 3, At: at}},
-		reasonSignal:     {Exit: core.Exit{Code: 139, Signal: 11, At: at}},
-		reasonMemory:     {Exit: core.Exit{Code: 137, Signal: 9, At: at}, OOM: &core.OOM{Main: true}},
-		reasonRequested:  {Exit: core.Exit{Code: 143, Signal: 15, At: at}, StopRequest: &core.StopRequest{Stop: true, Signal: 15, At: at}},
-		reasonUnhealthy:  {Exit: core.Exit{Code: 137, Signal: 9, At: at}, StopRequest: &core.StopRequest{Stop: true, Signal: 9, At: at, Call: core.UnhealthyCall}},
-		reasonNotStarted: {Exit: core.Exit{Code: 127, At: at}, Start: "no such file"},
-		reasonLost:       {Exit: core.Exit{Code: 137, Lost: true, At: at}},
+// TestSwarmCertificateMetrics: a node in no Swarm has none.
+func TestSwarmCertificateMetrics(t *testing.T) {
+	for _, tt := range []struct {
+		begins, ends time.Time
+		want         map[string]float64
+	}{
+		{time.Time{}, time.Time{}, map[string]float64{}},
+		{time.Unix(100, 0), time.Unix(200, 0), map[string]float64{"longshore_swarm_certificate_not_before_seconds": 100, "longshore_swarm_certificate_not_after_seconds": 200}},
 	} {
-		if got := exitReason(&a); got != want {
-			t.Errorf("%+v: %s, want %s", a, got, want)
+		r := prometheus.NewPedanticRegistry()
+		r.MustRegister(newSwarmCertificate(func() (begins, ends time.Time) { return tt.begins, tt.ends }))
+		found, err := r.Gather()
+		if err != nil || len(found) != len(tt.want) {
+			t.Errorf("%v, %v", found, err)
 		}
-	}
-	child := core.Autopsy{Exit: core.Exit{Code: 1, At: at}, OOM: &core.OOM{Kills: 1}}
-	if got := exitReason(&child); got != reasonFailed {
-		t.Errorf("a child ran out of memory: %s", got)
+		for _, f := range found {
+			if v := f.GetMetric()[0].GetGauge().GetValue(); v != tt.want[f.GetName()] {
+				t.Errorf("%s is %v", f.GetName(), v)
+			}
+		}
 	}
 }

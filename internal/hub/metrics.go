@@ -1,6 +1,7 @@
 package hub
 
 import (
+	"crypto/x509"
 	"net/http"
 	"strings"
 
@@ -36,6 +37,7 @@ type collector struct {
 	h                                                                              *Hub
 	nodes, tasks, services, sessions, superseded, statuses, issued, clones, banned *prometheus.Desc
 	rotating, missing, neverReady, dropped, refused, renewals, reached             *prometheus.Desc
+	begins, ends                                                                   *prometheus.Desc
 }
 
 func newCollector(h *Hub) *collector {
@@ -59,6 +61,8 @@ func newCollector(h *Hub) *collector {
 		refused:    desc("joins_refused_total", "Joins that this hub has refused because of the rate limit."),
 		renewals:   desc("renewals_refused_total", "Certificate renewals that this hub has refused because of the rate limit."),
 		reached:    desc("etcd_reachable", "Whether etcd answers this hub, 0 or 1."),
+		begins:     desc("certificate_not_before_seconds", "When the certificate of the hub, or of its authority, began, in seconds since 1970.", "kind"),
+		ends:       desc("certificate_not_after_seconds", "When the certificate of the hub, or of its authority, expires, in seconds since 1970.", "kind"),
 		missing:    desc("root_missing_nodes", "Nodes that have no certificate of the new root yet."),
 	}
 }
@@ -112,6 +116,12 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		reached = 0
 	}
 	set(c.reached, reached)
+	if own, issuer, err := c.h.CA.Authority.Certificates(); err == nil {
+		for kind, cert := range map[string]*x509.Certificate{"hub": own, "authority": issuer} {
+			set(c.begins, int(cert.NotBefore.Unix()), kind)
+			set(c.ends, int(cert.NotAfter.Unix()), kind)
+		}
+	}
 	rotating, missing := 0, 0
 	if c.h.CA.Authority.Rotating() {
 		rotating, missing = 1, len(c.h.CA.Missing())

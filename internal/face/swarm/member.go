@@ -141,7 +141,7 @@ func (m *member) end(ctx context.Context, joined <-chan *member) error {
 
 func (m *member) status() Status {
 	id := m.Identity()
-	s := Status{NodeID: id.NodeID, ClusterID: id.ClusterID, CertificateEnds: id.NotAfter, Tasks: m.worker.count(), Overlays: m.worker.nets.Status()}
+	s := Status{NodeID: id.NodeID, ClusterID: id.ClusterID, CertificateBegins: id.NotBefore, CertificateEnds: id.NotAfter, Tasks: m.worker.count(), Overlays: m.worker.nets.Status()}
 	for _, p := range m.managers.All() {
 		s.Managers = append(s.Managers, p.Addr)
 	}

@@ -158,7 +158,8 @@ type Status struct {
 	Managers          []string
 	Error             string // why there is no session
 	Tasks             int
-	CertificateEnds   time.Time // zero while the node is in no Swarm
+	CertificateBegins time.Time // zero while the node is in no Swarm
+	CertificateEnds   time.Time
 	Expired           bool      // the certificate has
 	Overlays          overlays.Status
 }

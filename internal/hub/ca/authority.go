@@ -275,6 +275,15 @@ func encodeChain(chain [][]byte) []byte {
 	return []byte(text.String())
 }
 
+// Certificates returns the hub's own certificate, and that by which it issues others.
+func (a *Authority) Certificates() (own, issuer *x509.Certificate, err error) {
+	c, err := a.certificate()
+	if err != nil {
+		return nil, nil, err
+	}
+	return c.Leaf, a.trust.Load().issuer, nil
+}
+
 // certificate returns the hub's own, which is renewed after half of its time.
 func (a *Authority) certificate() (*tls.Certificate, error) {
 	a.mu.Lock()
