@@ -35,6 +35,7 @@ import (
 	"github.com/longshore/longshore/internal/hub/session"
 	"github.com/longshore/longshore/internal/hub/store"
 	"github.com/longshore/longshore/internal/invalid"
+	"github.com/longshore/longshore/internal/trail"
 )
 
 // Options are the parameters of Open.
@@ -91,6 +92,8 @@ type Hub struct {
 	Broker     *session.Broker
 	Keys       *session.Keys
 	Peers      *peers.Peers
+	// Trail gets a line for each request of an operator that changes something; nil is none. It is set before Serve.
+	Trail *trail.Log
 
 	o      Options
 	store  *store.Store
@@ -238,7 +241,7 @@ func (h *Hub) Serve(ctx context.Context, at Listeners) error {
 	group.Go(func() error { return h.CA.Authority.Run(ctx) })
 	group.Go(func() error { return h.Peers.Run(ctx, h.Dispatcher.Drop) })
 	group.Go(func() error { return h.Peers.Lead(ctx, h.runTerm) })
-	operators := api.Server{Events: events.Log{Store: h.store}, Metrics: h.metrics(), CA: h.CA, Operators: ca.NewOperators(h.CA.Authority, h.o.Log), Inventory: h.Inventory, Pending: h.pending, Contact: h.Peers.LastContact, Broker: h.Broker, Dispatcher: h.Dispatcher, Log: h.o.Log, Backup: h.store.Backup}
+	operators := api.Server{Events: events.Log{Store: h.store}, Metrics: h.metrics(), CA: h.CA, Operators: ca.NewOperators(h.CA.Authority, h.o.Log), Inventory: h.Inventory, Pending: h.pending, Contact: h.Peers.LastContact, Broker: h.Broker, Dispatcher: h.Dispatcher, Trail: h.Trail, Log: h.o.Log, Backup: h.store.Backup}
 	group.Go(func() error { return operators.Operators.Run(ctx) })
 	group.Go(func() error { return operators.Serve(ctx, at.Operators) })
 	if at.Remote != nil {
@@ -321,7 +324,8 @@ func (h *Hub) dockerAPI() engineapi.Server {
 			sub := h.Broker.Subscribe(selector, o, func(node string) bool { return h.Dispatcher.Addr(node) != "" })
 			return engineapi.Output{Messages: sub.Messages, Done: sub.Done, Missing: sub.Missing, Close: sub.Close}
 		},
-		Peer: api.Peer,
+		Peer:  api.Peer,
+		Trail: h.Trail,
 		Self: engineapi.Self{
 			Cluster: h.CA.Authority.Cluster, Hub: h.CA.Authority.Hub, Address: h.o.Advertise, Hostname: host, Version: h.o.Version, Heartbeat: h.o.Heartbeat,
 			CertificateLife: h.o.CertificateLife, TaskHistory: fleet.History,

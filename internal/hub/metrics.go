@@ -37,7 +37,7 @@ type collector struct {
 	h                                                                              *Hub
 	nodes, tasks, services, sessions, superseded, statuses, issued, clones, banned *prometheus.Desc
 	rotating, missing, neverReady, dropped, refused, renewals, reached             *prometheus.Desc
-	begins, ends                                                                   *prometheus.Desc
+	begins, ends, lines                                                            *prometheus.Desc
 }
 
 func newCollector(h *Hub) *collector {
@@ -61,6 +61,7 @@ func newCollector(h *Hub) *collector {
 		refused:    desc("joins_refused_total", "Joins that this hub has refused because of the rate limit."),
 		renewals:   desc("renewals_refused_total", "Certificate renewals that this hub has refused because of the rate limit."),
 		reached:    desc("etcd_reachable", "Whether etcd answers this hub, 0 or 1."),
+		lines:      desc("audit_lines_total", "Lines of this hub's audit trail since its start, by result: written or lost.", "result"),
 		begins:     desc("certificate_not_before_seconds", "When the certificate of the hub, or of its authority, began, in seconds since 1970.", "kind"),
 		ends:       desc("certificate_not_after_seconds", "When the certificate of the hub, or of its authority, expires, in seconds since 1970.", "kind"),
 		missing:    desc("root_missing_nodes", "Nodes that have no certificate of the new root yet."),
@@ -116,6 +117,12 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		reached = 0
 	}
 	set(c.reached, reached)
+	if c.h.Trail != nil {
+		counts := c.h.Trail.Counts()
+		for result, n := range map[string]uint64{"written": counts.Written, "lost": counts.Lost} {
+			ch <- prometheus.MustNewConstMetric(c.lines, prometheus.CounterValue, float64(n), result)
+		}
+	}
 	if own, issuer, err := c.h.CA.Authority.Certificates(); err == nil {
 		for kind, cert := range map[string]*x509.Certificate{"hub": own, "authority": issuer} {
 			set(c.begins, int(cert.NotBefore.Unix()), kind)

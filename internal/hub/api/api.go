@@ -28,6 +28,7 @@ import (
 	"github.com/longshore/longshore/internal/hub/inventory"
 	"github.com/longshore/longshore/internal/hub/session"
 	"github.com/longshore/longshore/internal/invalid"
+	"github.com/longshore/longshore/internal/trail"
 )
 
 // Server answers operators.
@@ -44,6 +45,8 @@ type Server struct {
 	Broker     *session.Broker
 	Dispatcher *session.Dispatcher
 	Log        *slog.Logger
+	// Trail gets a line for each request that changes something; nil is none.
+	Trail *trail.Log
 	// Backup writes all records.
 	Backup func(ctx context.Context, w io.Writer) error
 }
@@ -95,7 +98,7 @@ func (s Server) Serve(ctx context.Context, l net.Listener) error {
 // request.
 func (s Server) handler() http.Handler {
 	routes := hubv1.HandlerWithOptions(s, hubv1.StdHTTPServerOptions{
-		Middlewares: []hubv1.MiddlewareFunc{permitted},
+		Middlewares: []hubv1.MiddlewareFunc{s.permitted},
 		ErrorHandlerFunc: func(w http.ResponseWriter, _ *http.Request, err error) {
 			reply(w, nil, invalid.Errorf("%w", err))
 		},

@@ -14,6 +14,7 @@ import (
 	"github.com/longshore/longshore/internal/connlimit"
 	"github.com/longshore/longshore/internal/hub/ca"
 	"github.com/longshore/longshore/internal/hub/events"
+	"github.com/longshore/longshore/internal/trail"
 )
 
 // Who is the operator of a request.
@@ -26,6 +27,7 @@ type Who struct {
 type (
 	localKey struct{}
 	whoKey   struct{}
+	lineKey  struct{}
 )
 
 // peerOf returns the process at the other end of a unix socket; the socket's mode has admitted it.
@@ -88,8 +90,8 @@ func (s Server) operator(r *http.Request) (ca.Operator, error) {
 
 // permitted passes requests on if the operator has the route's scope. A route without a scope
 // passes nobody.
-func permitted(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+func (s Server) permitted(next http.Handler) http.Handler {
+	return s.audited(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		who, _ := r.Context().Value(whoKey{}).(Who)
 		needs := ca.Scope("none")
 		for key, scope := range map[any]ca.Scope{hubv1.ReadScopes: ca.ScopeRead, hubv1.ApplyScopes: ca.ScopeApply, hubv1.AdminScopes: ca.ScopeAdmin} {
@@ -101,13 +103,35 @@ func permitted(next http.Handler) http.Handler {
 			reply(w, nil, fmt.Errorf("%s has the scope %q; this needs %q: %w", who.Name, who.Scope, needs, errdefs.ErrPermissionDenied))
 			return
 		}
-		next.ServeHTTP(w, r.WithContext(does(r, "asked for %s %s", r.Method, r.URL.Path)))
+		asked := events.Event{Kind: "operator", Who: who.Name, What: fmt.Sprintf("asked for %s %s", r.Method, r.URL.Path)}
+		next.ServeHTTP(w, r.WithContext(events.By(r.Context(), asked)))
+	}))
+}
+
+// audited writes requests that change something, and those for secret content, to the audit trail.
+func (s Server) audited(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		reads := r.Method == http.MethodGet || r.Method == http.MethodHead
+		if s.Trail == nil || reads && r.Context().Value(hubv1.AdminScopes) == nil {
+			next.ServeHTTP(w, r)
+			return
+		}
+		who, _ := r.Context().Value(whoKey{}).(Who)
+		peer := who.Name
+		if r.TLS != nil {
+			peer += ", " + r.RemoteAddr
+		}
+		line := s.Trail.Answers(w, trail.Record{Face: "hub", Call: r.Method + " " + r.URL.Path, Peer: peer, Request: r.Header.Get("X-Request-Id")})
+		line.Handle(next, r.WithContext(context.WithValue(r.Context(), lineKey{}, line)))
 	})
 }
 
 // does returns the context of an operator's action, for the log of events with the operator's name.
 func does(r *http.Request, format string, args ...any) context.Context {
 	who, _ := r.Context().Value(whoKey{}).(Who)
+	if line, ok := r.Context().Value(lineKey{}).(*trail.Response); ok {
+		line.Detail(fmt.Sprintf(format, args...))
+	}
 	return events.By(r.Context(), events.Event{Kind: "operator", Who: who.Name, What: fmt.Sprintf(format, args...)})
 }
 

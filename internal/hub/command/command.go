@@ -32,6 +32,7 @@ import (
 	"github.com/longshore/longshore/internal/hub/session"
 	"github.com/longshore/longshore/internal/hub/store/etcd"
 	"github.com/longshore/longshore/internal/obs"
+	"github.com/longshore/longshore/internal/trail"
 )
 
 // Options are what a program has.
@@ -145,7 +146,7 @@ func (a *app) serve() *cobra.Command {
 			o.Advertise = address
 		}
 		o.Version = a.Version
-		return a.run(cmd.Context(), o, addresses{nodes: address, operators: a.socketIn(at.dir), remote: remote, docker: docker})
+		return a.run(cmd.Context(), o, addresses{nodes: address, operators: a.socketIn(at.dir), remote: remote, docker: docker, audit: filepath.Join(at.dir, "audit")})
 	}}
 	f := cmd.Flags()
 	at.flags(cmd)
@@ -167,8 +168,14 @@ func (a *app) serve() *cobra.Command {
 	return cmd
 }
 
-// addresses are where the hub is to serve; "" is nowhere.
-type addresses struct{ nodes, operators, remote, docker string }
+// The limits of the audit trail, which are those of a node.
+const (
+	auditBytes = 16 << 20
+	auditFiles = 4
+)
+
+// addresses are where the hub is to serve; "" is nowhere. audit is the directory of the audit trail.
+type addresses struct{ nodes, operators, remote, docker, audit string }
 
 // run is the hub, until ctx ends.
 func (a *app) run(ctx context.Context, o hub.Options, where addresses) (err error) {
@@ -177,6 +184,13 @@ func (a *app) run(ctx context.Context, o hub.Options, where addresses) (err erro
 		return err
 	}
 	defer func() { err = errors.Join(err, h.Close()) }()
+	// A hub that cannot open it serves without: its fleet matters more.
+	if l, err := trail.Open(trail.Options{Dir: where.audit, Bytes: auditBytes, Files: auditFiles, Logger: o.Log}); err != nil {
+		o.Log.ErrorContext(ctx, "the hub keeps no audit trail", "error", err)
+	} else {
+		h.Trail = l
+		defer func() { _ = l.Close() }()
+	}
 	var at hub.Listeners
 	defer func() {
 		if err != nil {

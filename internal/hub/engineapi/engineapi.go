@@ -27,6 +27,7 @@ import (
 	"github.com/longshore/longshore/internal/hub/fleet"
 	"github.com/longshore/longshore/internal/hub/inventory"
 	"github.com/longshore/longshore/internal/invalid"
+	"github.com/longshore/longshore/internal/trail"
 )
 
 // The supported versions of the Engine API. Clients of others get an error.
@@ -91,7 +92,9 @@ type Server struct {
 	Peer func(net.Conn) string
 	// Self is the hub as it shows itself.
 	Self Self
-	Log  *slog.Logger
+	// Trail gets a line for each request that changes something; nil is none.
+	Trail *trail.Log
+	Log   *slog.Logger
 }
 
 // Self is a hub's description of itself.
@@ -217,7 +220,12 @@ func (s Server) Handler() http.Handler {
 		}
 		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
 		r.URL.Path, r.URL.RawPath = path, ""
-		mux.ServeHTTP(w, doing(r))
+		if s.Trail == nil || r.Method == http.MethodGet || r.Method == http.MethodHead {
+			mux.ServeHTTP(w, doing(r))
+			return
+		}
+		peer, _ := r.Context().Value(peerKey{}).(string)
+		s.Trail.Answers(w, trail.Record{Face: "hub-docker", Call: r.Method + " " + r.URL.Path, Peer: peer}).Handle(mux, doing(r))
 	})
 }
 
