@@ -123,6 +123,8 @@ func (o *occupants) place(path string) disk.Place {
 		return o.ofStore(rest, second, below)
 	case "logs":
 		return o.ofContainers(second, "output")
+	case "log-drivers":
+		return o.ofContainers(second, "output for its log service")
 	case "sleep":
 		return o.ofContainers(second, "memory while it sleeps")
 	case "checkpoints":
