@@ -102,7 +102,7 @@ func (c certificateAges) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// swarmCertificate collects the times of the certificate by which the node is a worker of a Swarm. The node renews it.
+// swarmCertificate has the times of the certificate of a worker of a Swarm. The node renews it.
 type swarmCertificate struct {
 	times        func() (begins, ends time.Time)
 	begin, until *prometheus.Desc

@@ -8,6 +8,7 @@ import (
 	"github.com/longshore/longshore/internal/caller"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/trail"
+	"github.com/longshore/longshore/internal/trail/verbs"
 )
 
 // openTrail opens the audit trail, if the configuration wants one. An agent that cannot open it starts without one: its containers
@@ -44,7 +45,7 @@ func auditPolicies(l *trail.Log) []core.Policy {
 	if l == nil {
 		return nil
 	}
-	return []core.Policy{trail.Policy{Log: l}}
+	return []core.Policy{verbs.Policy{Log: l}}
 }
 
 // auditMetrics collects how many lines of the audit trail were written and lost.

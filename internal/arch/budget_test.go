@@ -162,6 +162,7 @@ var small = map[string]string{
 	"internal/span":               "all layers make spans, and the keeper and the guest agent link no exporter",
 	"internal/traces":             "OpenTelemetry's SDK is linked by the agent only",
 	"internal/caller":             "faces set it and the audit trail reads it; the guest agent links neither HTTP nor the trail with it",
+	"internal/trail/verbs":        "it needs the nouns of nodes, and the hub, which writes the same trail, has none",
 	"internal/disk/limits":        "it needs the engine, and why disk, which the agent's API uses too, does not",
 	"internal/engine/validate":    "the engine's main package is at its bound, and this needs none of it",
 	"internal/engine/audit":       "reads one transaction and knows no engine, so that what it checks is not checked by the code that wrote it",

@@ -5,7 +5,7 @@ import (
 	"net/http"
 )
 
-// Response is a response whose request gets a line in the trail before the client has the answer.
+// Response writes a line to the trail before the client has the answer.
 type Response struct {
 	http.ResponseWriter
 	log    *Log

@@ -2,8 +2,8 @@
 // has a hash over itself and the line before, so that Verify finds lines that were changed or removed. The files are bounded. A
 // failed write is counted, and the call succeeds.
 //
-// Log implements core.Policy for the verbs of the engine. Calls that no verb belongs to, such as the pull of an image, come by
-// Log.Call. Start at Open.
+// Lines of the engine's verbs come by package verbs. Calls that no verb belongs to, such as the pull of an image, come by Log.Call, and
+// requests of HTTP by Log.Answers. Start at Open.
 package trail
 
 import (

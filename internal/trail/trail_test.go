@@ -2,7 +2,6 @@ package trail
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -11,10 +10,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-
-	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
-	"github.com/longshore/longshore/internal/caller"
-	"github.com/longshore/longshore/internal/core"
 )
 
 func opened(t *testing.T, o Options) *Log {
@@ -224,36 +219,6 @@ func TestTexts(t *testing.T) {
 		t.Errorf("%d lines, %d bytes", n, len(b))
 	}
 	verified(t, dir)
-}
-
-// TestLinesOfVerbs: a verb has a line with its caller and outcome, its call has no further one, and a call without a verb has one.
-func TestLinesOfVerbs(t *testing.T) {
-	dir := t.TempDir()
-	l := opened(t, Options{Dir: dir})
-	p := Policy{Log: l}
-	ctx := caller.With(context.Background(), caller.Caller{Face: "control", Call: "Stop", Peer: "uid 7, pid 8"})
-	after, err := p.Before(ctx, &core.Operation{Verb: core.VerbStop, Container: &core.Container{Meta: core.Meta{ID: "c1", Key: "web", Owner: core.OwnerCLI}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	after(errors.New("no"))
-	l.Call(ctx, &longshorev1.StopRequest{Name: "web"}, nil)
-	l.Call(caller.With(ctx, caller.Caller{Face: "control", Call: "PullImage"}), &longshorev1.PullImageRequest{Name: "busybox"}, nil)
-	if part, err := p.Before(ctx, &core.Operation{Verb: core.VerbStop, Part: true}); part != nil || err != nil {
-		t.Errorf("a part of a removal has a line: %v", err)
-	}
-	b, _ := os.ReadFile(filepath.Join(dir, current))
-	for _, want := range []string{
-		`"face":"control","call":"Stop","peer":"uid 7, pid 8","verb":"stop","kind":"container","id":"c1","name":"web","owner":"cli","outcome":"failed","error":"no"}`,
-		`"face":"control","call":"PullImage","name":"busybox","outcome":"ok"}`,
-	} {
-		if !strings.Contains(string(b), want) {
-			t.Errorf("no %s in %s", want, b)
-		}
-	}
-	if n := verified(t, dir); n != 3 {
-		t.Errorf("%d lines", n)
-	}
 }
 
 // TestTheJournal: entries have their length, and a journal that does not read stops nobody.

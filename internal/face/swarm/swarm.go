@@ -160,7 +160,7 @@ type Status struct {
 	Tasks             int
 	CertificateBegins time.Time // zero while the node is in no Swarm
 	CertificateEnds   time.Time
-	Expired           bool      // the certificate has
+	Expired           bool // the certificate has
 	Overlays          overlays.Status
 }
 

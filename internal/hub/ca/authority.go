@@ -275,7 +275,7 @@ func encodeChain(chain [][]byte) []byte {
 	return []byte(text.String())
 }
 
-// Certificates returns the hub's own certificate, and that by which it issues others.
+// Certificates returns the certificate of the hub and that of the issuer.
 func (a *Authority) Certificates() (own, issuer *x509.Certificate, err error) {
 	c, err := a.certificate()
 	if err != nil {

@@ -9,45 +9,16 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/longshore/longshore/internal/caller"
-	"github.com/longshore/longshore/internal/core"
 )
 
-// Policy writes a line for each verb on a sandbox or a container. It allows everything.
-type Policy struct {
-	core.Permit
-	Log *Log
-}
-
-// Before implements core.Policy. The line is written when the verb has ended, before its caller gets the answer.
-func (p Policy) Before(ctx context.Context, op *core.Operation) (after func(error), err error) {
-	if op.Part {
-		return nil, nil // the removal has a line
-	}
-	r := of(ctx)
-	r.Verb, r.Owner, r.Process, r.Detail = string(op.Verb), string(op.Owner()), string(op.Process), op.Detail
-	if r.Process == string(core.Main) {
-		r.Process = ""
-	}
-	if op.Sandbox != nil {
-		r.Kind, r.ID, r.Name = "sandbox", string(op.Sandbox.ID), string(op.Sandbox.Key)
-	} else {
-		r.Kind, r.ID, r.Name = "container", string(op.Container.ID), string(op.Container.Key)
-	}
-	return func(err error) {
-		p.Log.Write(ended(r, err))
-		if c, ok := caller.From(ctx); ok {
-			c.Note()
-		}
-	}, nil
-}
-
-// of returns a record of the caller.
-func of(ctx context.Context) Record {
+// Of returns a record of the caller.
+func Of(ctx context.Context) Record {
 	c, _ := caller.From(ctx)
 	return Record{Face: c.Face, Call: c.Call, Peer: c.Peer, Request: c.Request}
 }
 
-func ended(r Record, err error) Record {
+// Ended returns r with the outcome of its call.
+func Ended(r Record, err error) Record {
 	r.Outcome = OK
 	if err != nil {
 		r.Outcome, r.Error = Failed, err.Error()
@@ -60,9 +31,9 @@ func (l *Log) Call(ctx context.Context, request any, err error) {
 	if c, ok := caller.From(ctx); !ok || c.Noted() {
 		return
 	}
-	r := of(ctx)
+	r := Of(ctx)
 	r.Name = Object(request)
-	l.Write(ended(r, err))
+	l.Write(Ended(r, err))
 }
 
 // Object returns the name of the object of a request, which is a text or a message. It may be "".
