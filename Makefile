@@ -11,7 +11,7 @@ help: ## list the targets
 	e2e-cri e2e-cri2017 e2e-kubelet e2e-cluster e2e-nomad e2e-nomad-recover e2e-nomad-vm e2e-mesos \
 	e2e-mesosgo e2e-swarm e2e-swarm-vm e2e-swarmkit e2e-gossip e2e-kata e2e-kata-client e2e-kata-vm \
 	e2e-kata-stress e2e-kata-figures e2e-oci e2e-cli e2e-docker e2e-dockerclients e2e-docker-beside e2e-ui web e2e-servers vm-test vm-kube vm-conformance vm-systemd vm-profiles vm-powercut vm-services vm-oci \
-	root-parents programs test-long bench bench-grants bench-sleep bench-cli bench-network bench-overlay bench-gossip \
+	root-parents programs test-long bench bench-grants bench-compare bench-sleep bench-cli bench-network bench-overlay bench-gossip \
 	bench-hub
 
 ##@ Every day
@@ -321,10 +321,13 @@ programs: build ## Debian's programs, unmodified, with user namespaces by defaul
 
 ##@ Benchmarks
 
-bench: build ## speed and memory of the main path, in one run
+bench: build ## speed and memory of the main path, in one run; beside peers it writes docs/performance.md (ROUNDS=, RESULT=)
 	hack/sleepers.sh .cache/sleepers || [ $$? -eq 75 ]
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags='-s -w' -o bin/bench/ ./test/bench/bareagent
-	LONGSHORE_SLEEPERS_DIR=$(CURDIR)/.cache/sleepers $(GO) run ./test/bench
+	LONGSHORE_SLEEPERS_DIR=$(CURDIR)/.cache/sleepers $(GO) run ./test/bench -rounds $(or $(ROUNDS),3) -samples $(or $(RESULT),.cache/bench.json) -report docs/performance.md
+
+bench-compare: ## the medians of two results of bench side by side (OLD=, NEW=)
+	$(GO) run ./test/bench -differences $(OLD) $(NEW)
 
 bench-sleep: build ## programs that sleep, and their first answer beside that of the same program awake
 	hack/sleepers.sh .cache/sleepers || [ $$? -eq 75 ]

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -20,37 +21,51 @@ var steps = map[string]string{
 	server.CRIO:          "start,exec,log,burst,many",
 }
 
-// compare measures ours and the peers one after the other, each on a machine of
-// its own that ends before the next begins, and prints how they stand.
-func compare(ctx context.Context, o options, peers server.Peers) error {
+// compare measures the servers one after the other, each on a machine of its own that ends before the next begins. Of
+// several it prints how they stand.
+func compare(ctx context.Context, o options, names []string) error {
 	dir, err := os.MkdirTemp("", "longshore-bench-samples-")
 	if err != nil {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	all := map[string]samples{}
+	r, err := newResult(ctx, os.Args[1:])
+	if err != nil {
+		return err
+	}
+	if err := r.Machine.Quiet(os.Stdout, o.quiet); err != nil {
+		return err
+	}
 	for round := range o.rounds {
-		for _, name := range peers.Names() {
+		for _, name := range names {
 			file := filepath.Join(dir, fmt.Sprintf("%s-%d.json", name, round))
 			args := []string{"-server", name, "-samples", file}
-			if o.steps == "" {
+			if o.steps == "" && len(names) > 1 {
 				args = append(args, "-steps", steps[name])
 			}
 			if err := machine.Run(ctx, append(os.Args[1:len(os.Args):len(os.Args)], args...)); err != nil {
 				return fmt.Errorf("%s: %w", name, err)
 			}
-			if all[name] == nil {
-				all[name] = samples{}
+			if r.Servers[name] == nil {
+				r.Servers[name] = samples{}
 			}
-			if err := all[name].take(file); err != nil {
+			if err := r.Servers[name].take(file); err != nil {
 				return err
 			}
 			fmt.Println()
 		}
 	}
-	header("all servers")
-	table(all, o)
-	return nil
+	if len(names) > 1 {
+		header("all servers")
+		table(r.Servers, o)
+		if o.report != "" {
+			err = r.report(o.report, o)
+		}
+	}
+	if o.samples != "" {
+		err = errors.Join(err, r.write(o.samples))
+	}
+	return err
 }
 
 // comparison is one row of the table: ours divided by the better of the others.
@@ -71,7 +86,7 @@ func comparisons(o options) []comparison {
 	return []comparison{
 		{label: "pod start p50, ms", name: podStart, at: 0.5, wanted: 1. / 8},
 		{label: "pod start p99, ms", name: podStart, at: 0.99, wanted: 1. / 5},
-		{label: "  by crun, p50, ms", name: podStart, at: 0.5, wanted: 1. / 4, ours: server.LongshoreCrun},
+		{label: "  by the same OCI runtime, p50, ms", name: podStart, at: 0.5, wanted: 1. / 4, ours: server.LongshoreCrun},
 		{label: "  RunPodSandbox p50, ms", name: runSandbox, at: 0.5, wanted: 1},
 		{label: "  CreateContainer p50, ms", name: createCont, at: 0.5, note: "does what StartContainer does elsewhere: see both"},
 		{label: "  StartContainer p50, ms", name: startCont, at: 0.5, wanted: 1},
@@ -136,23 +151,50 @@ func missed(held bool) string {
 	return "  missed"
 }
 
-// format returns the row; "" where ours or all others have no sample.
-func (l comparison) format(all map[string]samples, others []string) string {
+// values returns the values of ours and of the others, and the ratio of ours to the best of these; NaN where ours or all
+// others have no sample.
+func (l comparison) values(all map[string]samples, others []string) (values []float64, ratio float64) {
 	if l.ours == "" {
 		l.ours = server.Longshore
 	}
-	ours, best := all[l.ours].at(l.name, l.at), math.NaN()
-	text := fmt.Sprintf("%-30s %10.2f", l.label, ours)
+	best := math.NaN()
+	values = []float64{all[l.ours].at(l.name, l.at)}
 	for _, name := range others {
 		v := all[name].at(l.name, l.at)
-		text += fmt.Sprintf(" %10.2f", v)
+		values = append(values, v)
 		if math.IsNaN(best) || l.more && v > best || !l.more && v < best {
 			best = v
 		}
 	}
-	ratio := ours / best
+	return values, values[0] / best
+}
+
+// markdown returns the row of a document; "" where there is no ratio.
+func (l comparison) markdown(all map[string]samples, others []string) string {
+	values, ratio := l.values(all, others)
 	if math.IsNaN(ratio) {
 		return ""
+	}
+	text := "| " + strings.TrimSpace(l.label)
+	for _, v := range values {
+		if math.IsNaN(v) {
+			text += " | –"
+			continue
+		}
+		text += fmt.Sprintf(" | %.2f", v)
+	}
+	return text + fmt.Sprintf(" | %.3f |", ratio)
+}
+
+// format returns the row; "" where there is no ratio.
+func (l comparison) format(all map[string]samples, others []string) string {
+	values, ratio := l.values(all, others)
+	if math.IsNaN(ratio) {
+		return ""
+	}
+	text := fmt.Sprintf("%-30s", l.label)
+	for _, v := range values {
+		text += fmt.Sprintf(" %10.2f", v)
 	}
 	sign := "<="
 	if l.more {

@@ -14,6 +14,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -47,6 +48,8 @@ type options struct {
 	config  string
 	steps   string
 	samples string
+	report  string
+	quiet   bool
 	nodes   string
 }
 
@@ -69,12 +72,24 @@ func main() {
 	flag.StringVar(&o.pss, "pss", "longshore,longshore-keeper,longshore-nest", "programs whose memory is counted with -socket, by file name")
 	flag.StringVar(&o.config, "config", "", "more TOML for our own agent, which goes on in [engine]")
 	flag.StringVar(&o.steps, "steps", "", "which of start, executions, exec, log, burst, durable, userns, traces, loops, many, bare, flat, floor, grants, guest, sleep, hub (alone), cli (make bench-cli), mesos, nomad (NOMAD is its binary), docker and swarm (LONGSHORE_DOCKER_DIR has dockerd), with commas; empty is all that fit")
-	flag.StringVar(&o.samples, "samples", "", "file that gets all samples, as JSON")
+	flag.StringVar(&o.samples, "samples", "", "file that gets all samples with commit and machine, as JSON")
+	flag.StringVar(&o.report, "report", "", "document that gets the table of servers; only with peers")
+	flag.BoolVar(&o.quiet, "quiet", false, "measure nothing if others use the machine's processors")
+	differ := flag.Bool("differences", false, "measure nothing: print the medians of two files of -samples side by side")
 	flag.StringVar(&o.nodes, "nodes", "100,1000,10000", "how many nodes the hub has, in the step hub; HUBSERVER and HUBSERVER_SWARMKIT are its programs")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, o); err != nil {
+	var err error
+	switch {
+	case *differ && flag.NArg() == 2:
+		err = differences(os.Stdout, flag.Arg(0), flag.Arg(1))
+	case *differ:
+		err = errors.New("-differences takes two files, the older one first")
+	default:
+		err = run(ctx, o)
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
@@ -92,9 +107,9 @@ func run(ctx context.Context, o options) error {
 	case machine.Inside():
 		return withServer(ctx, o, peers)
 	case o.as == "" && peers.Any():
-		return compare(ctx, o, peers)
+		return compare(ctx, o, peers.Names())
 	}
-	return machine.Run(ctx, os.Args[1:])
+	return compare(ctx, o, []string{cmp.Or(o.as, server.Longshore)})
 }
 
 // withServer starts a server where nothing is yet, and measures it.
