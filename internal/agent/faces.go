@@ -18,6 +18,7 @@ import (
 	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/face"
 	"github.com/longshore/longshore/internal/face/cri"
+	"github.com/longshore/longshore/internal/face/cri/podcheckpoint"
 	"github.com/longshore/longshore/internal/face/cri/secprofile"
 	"github.com/longshore/longshore/internal/face/docker"
 	"github.com/longshore/longshore/internal/face/mesos"
@@ -126,7 +127,9 @@ func openCRI(n *node) func(context.Context, face.Deps) (face.Face, error) {
 		f, err := cri.New(cri.Options{
 			Profiles: profiles,
 			Deps:     d, Config: n.cfg.Face.CRI, NRI: n.nri, ImageRoot: filepath.Join(n.cfg.Agent.Root, "image"),
-			StateDir: n.cfg.Agent.State, Checkpoint: n.criu.check, Checkpoints: checkpointsOf(n), WritableCgroups: n.cgroups.Writable, Alpha: n.engine.As(core.OwnerCRIAlpha), Programs: n.programs,
+			StateDir: n.cfg.Agent.State, Checkpoint: n.criu.check, Checkpoints: checkpointsOf(n), Archives: podcheckpoint.Images{Get: d.Engine.Images.Get, Permitted: n.cfg.Checkpoint.Images, Export: func(ctx context.Context, ref string, w io.Writer) error {
+				return n.images.Export(ctx, core.OwnerCRI, []string{ref}, w)
+			}}, WritableCgroups: n.cgroups.Writable, Alpha: n.engine.As(core.OwnerCRIAlpha), Programs: n.programs,
 		})
 		if err != nil {
 			return nil, err

@@ -142,6 +142,7 @@ var allowedByName = map[string]string{
 	"internal/face/cri/nri/nri.go:Run":                          operators,
 	"internal/face/cri/rights.go:readSeccomp":                   orchestrators,
 	"internal/face/cri/sandboxes.go:run":                        orchestrators,
+	"internal/face/cri/podcheckpoint/continue.go:open":          orchestrators,
 	"internal/face/cri/podcheckpoint/podcheckpoint.go:emptyDir": orchestrators,
 	"internal/face/cri/podcheckpoint/podcheckpoint.go:restore":  orchestrators,
 	"internal/face/mesos/auth/auth.go:readPrivate":              operators,

@@ -114,6 +114,8 @@ type Checkpoint struct {
 	Program string `toml:"program"`
 	// MinFreeBytes stay free on the file system of the checkpoints.
 	MinFreeBytes uint64 `toml:"min_free_bytes"`
+	// Images permits containers of images with a checkpoint.
+	Images bool `toml:"images"`
 }
 
 // Faces are the [face.NAME] sections.

@@ -165,6 +165,11 @@ type RestoreRequest struct {
 	Root bool
 }
 
+// CheckpointAnnotations returns the annotations of an image's manifest that make its layer a checkpoint, with CRI-O and with containerd.
+func CheckpointAnnotations() []string {
+	return []string{"io.kubernetes.cri-o.annotations.checkpoint.name", "org.criu.checkpoint.container.name"}
+}
+
 // CheckpointMeta describes a checkpoint.
 type CheckpointMeta struct {
 	Container string    `json:"container"` // ID

@@ -23,7 +23,13 @@ type bed struct {
 
 func newBed(t *testing.T) *bed {
 	t.Helper()
-	b := bedOf(t, nodetest.Options{})
+	return newBedWith(t, "")
+}
+
+// newBedWith returns a bed with further lines of the section [checkpoint].
+func newBedWith(t *testing.T, config string) *bed {
+	t.Helper()
+	b := bedOf(t, nodetest.Options{Config: config})
 	b.image = b.Busybox(t)
 	return b
 }

@@ -19,7 +19,7 @@ func (s *server) CheckpointContainer(ctx context.Context, req *v1.CheckpointCont
 // podCalls returns the calls for checkpoints.
 func podCalls(s *server) *podcheckpoint.Calls {
 	return &podcheckpoint.Calls{
-		Verbs: s.checkpoints, Engine: s.engine, Request: s.asked("RestorePod: it failed"),
+		Verbs: s.checkpoints, Engine: s.engine, Request: s.asked("restore: it failed"), Images: s.archives, Why: s.checkpoint,
 		Sandbox:   func(id string) (*core.Sandbox, error) { return storedSandbox(s.engine, id) },
 		Container: func(id string) (*core.Container, error) { return storedContainer(s.engine, id) },
 		Config: func(data []byte) (*v1.ContainerConfig, error) {
@@ -30,25 +30,19 @@ func podCalls(s *server) *podcheckpoint.Calls {
 			sb, _, err := run(ctx, s, req)
 			return sb, err
 		},
-		Create: func(ctx context.Context, req *v1.CreateContainerRequest) (core.Container, error) {
-			c, _, err := create(ctx, s, req, true)
-			return c, err
+		Create: func(ctx context.Context, req *v1.CreateContainerRequest) (core.Container, bool, error) {
+			c, cfg, err := create(ctx, s, req, true)
+			return c, sameContainer(err, c, cfg), err
 		},
 	}
 }
 
 // CheckpointPod writes a checkpoint of containers of a pod.
 func (s *server) CheckpointPod(ctx context.Context, req *v1.CheckpointPodRequest) (*v1.CheckpointPodResponse, error) {
-	if err := podcheckpoint.Able(ctx, s.checkpoints, s.checkpoint, "checkpoint sandbox "+req.GetPodSandboxId()); err != nil {
-		return nil, err
-	}
 	return &v1.CheckpointPodResponse{}, podCalls(s).Checkpoint(ctx, req)
 }
 
 // RestorePod makes a pod of a checkpoint.
 func (s *server) RestorePod(ctx context.Context, req *v1.RestorePodRequest) (*v1.RestorePodResponse, error) {
-	if err := podcheckpoint.Able(ctx, s.checkpoints, s.checkpoint, "restore sandbox "+req.GetConfig().GetMetadata().GetName()); err != nil {
-		return nil, err
-	}
 	return podCalls(s).Restore(ctx, req)
 }

@@ -22,6 +22,9 @@ import (
 )
 
 func (s *server) CreateContainer(ctx context.Context, req *v1.CreateContainerRequest) (*v1.CreateContainerResponse, error) {
+	if resp, err := podCalls(s).Continue(ctx, req); resp != nil || err != nil {
+		return resp, err
+	}
 	c, cfg, err := create(ctx, s, req, false)
 	if err != nil && !sameContainer(err, c, cfg) {
 		return nil, err

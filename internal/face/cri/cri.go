@@ -31,6 +31,7 @@ import (
 	"github.com/longshore/longshore/internal/face/cri/alpha"
 	"github.com/longshore/longshore/internal/face/cri/metric"
 	"github.com/longshore/longshore/internal/face/cri/nri"
+	"github.com/longshore/longshore/internal/face/cri/podcheckpoint"
 	"github.com/longshore/longshore/internal/face/cri/secprofile"
 	"github.com/longshore/longshore/internal/face/cri/stream"
 	"github.com/longshore/longshore/internal/face/grpcerr"
@@ -68,6 +69,7 @@ type Options struct {
 	Checkpoint func(context.Context) error
 	// Checkpoints returns a client's verbs of checkpoints; nil when the node has none.
 	Checkpoints func(*engine.Client) core.CheckpointVerbs
+	Archives    podcheckpoint.Images
 	// WritableCgroups says why no container here can have writable cgroups, and returns nil if one can. Without it none
 	// can.
 	WritableCgroups func() error
@@ -109,7 +111,7 @@ func New(o Options) (*Face, error) {
 	}
 	log := o.Logger.With(slog.String("face", Name))
 	srv := newServer(o, o.Engine, log, variant{owner: core.OwnerCRI})
-	srv.nri, srv.checkpoint, srv.profiles = o.NRI, o.Checkpoint, o.Profiles
+	srv.nri, srv.checkpoint, srv.profiles, srv.archives = o.NRI, o.Checkpoint, o.Profiles, o.Archives
 	if o.Checkpoints != nil {
 		srv.checkpoints = o.Checkpoints(o.Engine)
 	}

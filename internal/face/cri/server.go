@@ -16,6 +16,7 @@ import (
 	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/face/cri/listcache"
 	"github.com/longshore/longshore/internal/face/cri/nri"
+	"github.com/longshore/longshore/internal/face/cri/podcheckpoint"
 	"github.com/longshore/longshore/internal/face/cri/secprofile"
 	"github.com/longshore/longshore/internal/face/cri/stream"
 	"github.com/longshore/longshore/internal/invalid"
@@ -45,6 +46,7 @@ type server struct {
 	checkpoint func(context.Context) error
 	// checkpoints are the verbs of checkpoints. nil: the node has none.
 	checkpoints core.CheckpointVerbs
+	archives    podcheckpoint.Images
 	// writable says why no container here can have writable cgroups. It returns nil if one can.
 	writable func() error
 	profiles *secprofile.Store // nil without

@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/longshore/longshore/internal/core"
 )
 
 // File is the name of the only file in the root of a module's image, and Entrypoint its path.
@@ -54,7 +56,7 @@ func Compat(annotations, labels map[string]string) bool {
 func Annotations(all map[string]string) map[string]string {
 	const most = 256 << 10
 	var kept map[string]string
-	for _, key := range []string{"module.wasm.image/variant", "run.oci.handler", GrantsAnnotation} {
+	for _, key := range append([]string{"module.wasm.image/variant", "run.oci.handler", GrantsAnnotation}, core.CheckpointAnnotations()...) {
 		if v, ok := all[key]; ok && len(v) <= most {
 			if kept == nil {
 				kept = map[string]string{}

@@ -1,4 +1,5 @@
-// Package podcheckpoint has the calls CheckpointContainer, CheckpointPod and RestorePod of the CRI. The checkpoint of a pod is a directory: a tar per
+// Package podcheckpoint has the calls CheckpointContainer, CheckpointPod and RestorePod of the CRI, and CreateContainer with a checkpoint in
+// place of an image. The checkpoint of a pod is a directory: a tar per
 // container, as CheckpointContainer writes it, and a file that lists them and is written last. Start at Calls.
 package podcheckpoint
 
@@ -32,9 +33,12 @@ type Calls struct {
 	// Config returns the config in the data of a container's record.
 	Config func(data []byte) (*v1.ContainerConfig, error)
 	// Run makes a sandbox, and Create a container that continues a checkpoint.
-	Run     func(ctx context.Context, req *v1.RunPodSandboxRequest) (core.Sandbox, error)
-	Create  func(ctx context.Context, req *v1.CreateContainerRequest) (core.Container, error)
+	Run func(ctx context.Context, req *v1.RunPodSandboxRequest) (core.Sandbox, error)
+	// same says that an earlier call of the same request has made the container.
+	Create  func(ctx context.Context, req *v1.CreateContainerRequest) (c core.Container, same bool, err error)
 	Request core.StopRequest // of a removal
+	Images  Images
+	Why     func(context.Context) error // see Able
 }
 
 // Able returns the error of a node that makes no checkpoints: without verbs it makes none. why, which may be nil, returns the reason.
@@ -111,6 +115,9 @@ func (c *Calls) CheckpointContainer(ctx context.Context, req *v1.CheckpointConta
 
 // Checkpoint writes a checkpoint of containers of a pod, all as they are at one moment. They continue.
 func (c *Calls) Checkpoint(ctx context.Context, req *v1.CheckpointPodRequest) error {
+	if err := Able(ctx, c.Verbs, c.Why, "checkpoint sandbox "+req.GetPodSandboxId()); err != nil {
+		return err
+	}
 	if err := c.checkpoint(ctx, req); err != nil {
 		return fmt.Errorf("checkpoint sandbox %s: %w", req.GetPodSandboxId(), err)
 	}
@@ -228,6 +235,9 @@ func writePod(dir *os.Root, pod stored, content func(i int, f *os.File) error) (
 
 // Restore makes a pod with containers that continue the processes of a checkpoint when they are started.
 func (c *Calls) Restore(ctx context.Context, req *v1.RestorePodRequest) (*v1.RestorePodResponse, error) {
+	if err := Able(ctx, c.Verbs, c.Why, "restore sandbox "+req.GetConfig().GetMetadata().GetName()); err != nil {
+		return nil, err
+	}
 	resp, err := c.restore(ctx, req)
 	if err != nil {
 		return nil, fmt.Errorf("restore sandbox %s: %w", req.GetConfig().GetMetadata().GetName(), err)
@@ -323,7 +333,7 @@ func (c *Calls) restoreMember(ctx context.Context, dir *os.Root, file string, re
 	if err := c.sameProcess(in.Meta(), req.GetConfig()); err != nil {
 		return core.Container{}, err
 	}
-	ct, err := c.Create(ctx, req)
+	ct, _, err := c.Create(ctx, req)
 	if err == nil {
 		err = c.Verbs.Prepare(ctx, ct.ID, in, core.RestoreOptions{TCP: tcp})
 	}
@@ -331,8 +341,8 @@ func (c *Calls) restoreMember(ctx context.Context, dir *os.Root, file string, re
 }
 
 // sameProcess compares the process of a checkpoint with a config. Environments are compared by the names of the variables: a
-// record has no values.
-func (c *Calls) sameProcess(m core.CheckpointMeta, is *v1.ContainerConfig) error {
+// record has no values. The fields of other may differ.
+func (c *Calls) sameProcess(m core.CheckpointMeta, is *v1.ContainerConfig, other ...string) error {
 	if m.Owner != core.OwnerCRI {
 		return invalid.Errorf("the checkpoint is of a container of %s", m.Owner)
 	}
@@ -357,7 +367,7 @@ func (c *Calls) sameProcess(m core.CheckpointMeta, is *v1.ContainerConfig) error
 		"run_as_user":   wasUser.GetRunAsUser().GetValue() == isUser.GetRunAsUser().GetValue() && wasUser.GetRunAsUsername() == isUser.GetRunAsUsername(),
 		"run_as_group":  wasUser.GetRunAsGroup().GetValue() == isUser.GetRunAsGroup().GetValue(),
 	} {
-		if !same {
+		if !same && !slices.Contains(other, field) {
 			return fmt.Errorf("the checkpoint does not fit: its process has another %s: %w", field, errdefs.ErrFailedPrecondition)
 		}
 	}
