@@ -1,10 +1,14 @@
 package sleep
 
 import (
+	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/roottest"
 	"github.com/longshore/longshore/internal/sleep/sleeptest"
@@ -87,6 +91,56 @@ func TestTooManyProcessesStayAwake(t *testing.T) {
 			t.Errorf("after the refusal it is %s", c.GetState())
 		}
 		b.Must("rm", "-f", "many")
+		b.Check()
+	})
+}
+
+// TestProcessesWithSharedDescriptorsSleep: two processes with one table of descriptors (CLONE_FILES) and memory of their own sleep. Both give
+// their memory back, their content is right afterwards, and no descriptor of the sleep is left in the table.
+func TestProcessesWithSharedDescriptorsSleep(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		b := newBed(t)
+		addr := b.fighter(sleeptest.Files)
+		sum := b.ask(addr, sleeptest.Sum)
+		pid := int(b.Inspect(sleeptest.Files).GetPid())
+		children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		other, err := strconv.Atoi(strings.TrimSpace(string(children)))
+		if err != nil {
+			t.Fatalf("the other process: %v", err)
+		}
+		if same, _, errno := unix.Syscall6(unix.SYS_KCMP, uintptr(pid), uintptr(other), 2, 0, 0, 0); errno != 0 || same != 0 { // KCMP_FILES
+			t.Fatalf("the processes do not share their descriptors: %d, %v", same, errno)
+		}
+		for range 3 {
+			before := []uint64{b.anonymous(pid), b.anonymous(other)}
+			b.Must("sleep", sleeptest.Files)
+			for i, p := range []int{pid, other} {
+				if left := b.anonymous(p); left > before[i]/5 || before[i] < 4<<20 {
+					t.Errorf("process %d has %d bytes of %d asleep", i, left, before[i])
+				}
+			}
+			if why := b.Inspect(sleeptest.Files).GetRest().GetResident(); len(why) > 0 {
+				t.Errorf("%v stays", why)
+			}
+			if got := b.ask(addr, sleeptest.Sum); got != sum {
+				t.Errorf("the memory has the sum %s, want %s", got, sum)
+			}
+			roottest.Eventually(t, "the end of the wake", func() bool { return b.Inspect(sleeptest.Files).GetRest().GetPhase() == "" })
+			for _, p := range []int{pid, other} {
+				links, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", p))
+				if err != nil || len(links) == 0 {
+					t.Fatalf("the descriptors of %d: %v", p, err)
+				}
+				for _, l := range links {
+					if to, _ := os.Readlink(l); strings.Contains(to, "userfaultfd") {
+						t.Errorf("%s is %s", l, to)
+					}
+				}
+			}
+		}
 		b.Check()
 	})
 }

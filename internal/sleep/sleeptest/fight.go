@@ -25,6 +25,7 @@ const (
 	Hugetlb   = "hugetlb"    // it has huge pages of the machine's pool
 	Shared    = "shared"     // it has shared memory
 	Rings     = "rings"      // it has buffers that are registered with io_uring
+	Files     = "files"      // it shares its descriptors with another process
 )
 
 // fightSize is the size of the areas of the modes.

@@ -39,13 +39,19 @@ func Main(args []string) bool {
 		return false
 	}
 	mib, err := strconv.Atoi(args[3])
-	var extra [][]byte
+	var extra []func() []byte
 	for _, mode := range args[4:] {
-		if err == nil {
+		var content func() []byte
+		switch {
+		case err != nil:
+		case mode == Files:
+			content, err = sharesFiles()
+		default:
 			var mem []byte
 			mem, err = fight(mode)
-			extra = append(extra, mem)
+			content = func() []byte { return mem }
 		}
+		extra = append(extra, content)
 	}
 	if err == nil {
 		err = serve(args[2], mib, extra)
@@ -57,15 +63,15 @@ func Main(args []string) bool {
 
 // work is the memory of the program.
 type work struct {
-	mu     sync.Mutex // guards random, heap, mapped
-	extra  [][]byte   // of the modes
+	mu     sync.Mutex      // guards random, heap, mapped
+	extra  []func() []byte // return the content of the modes
 	random *rand.Rand
 	heap   [][]byte
 	mapped []byte
 }
 
 // serve allocates the memory and answers requests.
-func serve(addr string, mib int, extra [][]byte) error {
+func serve(addr string, mib int, extra []func() []byte) error {
 	w := &work{extra: extra, random: rand.New(rand.NewPCG(1, uint64(os.Getpid())))}
 	if err := w.allocate(mib << 19); err != nil {
 		return err
@@ -123,8 +129,8 @@ func (w *work) sum() string {
 		h.Write(b)
 	}
 	h.Write(w.mapped)
-	for _, b := range w.extra {
-		h.Write(b)
+	for _, content := range w.extra {
+		h.Write(content())
 	}
 	return fmt.Sprintf("%x", h.Sum(nil))
 }
