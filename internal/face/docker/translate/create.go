@@ -22,6 +22,8 @@ type Create struct {
 	NetworkingConfig *Networking `json:",omitempty"`
 
 	flat bool // mounts below read-only binds stay writable, as before 1.44
+	// noDriver is set for a request that names no log driver: LogConfig has the default.
+	noDriver bool
 }
 
 // Networking has the settings of a container on its networks, by their names or ids.
@@ -72,6 +74,7 @@ func (c *Create) Complete(n Node) error {
 		h.NetworkMode = noneMode
 	}
 	if h.LogConfig.Type == "" {
+		c.noDriver = true
 		h.LogConfig.Type = "json-file"
 	}
 	if h.LogConfig.Config == nil {

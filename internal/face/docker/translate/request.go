@@ -297,7 +297,7 @@ func (c *Create) logging(req *longshorev1.CreateRequest) error {
 		req.LogDriver, req.LogOptions = l.Type, l.Config
 		return nil
 	}
-	if l.Type != "none" {
+	if l.Type != "none" && !c.noDriver {
 		req.LogDriver = l.Type
 	}
 	for name, value := range l.Config {

@@ -63,6 +63,23 @@ func TestTheImageCompletesARequest(t *testing.T) {
 	}
 }
 
+// TestTheLogDriverThatIsNamed: a request without one leaves it to the node, and inspect shows docker's default.
+func TestTheLogDriverThatIsNamed(t *testing.T) {
+	for given, want := range map[string]string{"": "", "json-file": "json-file", "local": "local", "none": "", "journald": "journald"} {
+		c, r, err := request(t, "1.51", `{"Image":"busybox","Cmd":["true"],"HostConfig":{"LogConfig":{"Type":"`+given+`"}}}`)
+		if err != nil {
+			t.Fatal(err)
+		}
+		shown := given
+		if given == "" {
+			shown = "json-file"
+		}
+		if r.GetLogDriver() != want || c.HostConfig.LogConfig.Type != shown || r.GetNoLog() != (given == "none") {
+			t.Errorf("%q: driver %q, shown %q", given, r.GetLogDriver(), c.HostConfig.LogConfig.Type)
+		}
+	}
+}
+
 func TestNetworksOfARequest(t *testing.T) {
 	_, r, err := request(t, "1.51", `{"Image":"busybox","HostConfig":{"NetworkMode":"app"},"NetworkingConfig":{"EndpointsConfig":{
 		"id-of-app":{"Aliases":["web","w"],"IPAMConfig":{"IPv4Address":"10.1.0.5"}},"more":{"Aliases":["m"]}}}}`)
