@@ -75,6 +75,15 @@ type PullOptions struct {
 	Progress func(PullProgress)
 }
 
+// PullUnderway is a pull that has not ended.
+type PullUnderway struct {
+	Owner  Owner
+	Ref    string // as the caller named the image
+	Began  time.Time
+	Status string // of the whole, as in PullProgress
+	Blobs  []PullProgress
+}
+
 // PushOptions are the options of one push. Credentials are used for it and not stored.
 type PushOptions struct {
 	Target   string // the name to push to; "": the image's own

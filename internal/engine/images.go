@@ -24,7 +24,8 @@ func (i Images) Pull(ctx context.Context, ref string, opts core.PullOptions) (co
 	if err := pl.Pass("begin"); err != nil {
 		return core.Image{}, err
 	}
-	pull := i.by.e.pulls.Watch(owner, &opts)
+	pull := i.by.e.pulls.Watch(owner, ref, &opts)
+	defer pull.Leave()
 	img, err := i.by.e.o.Images.Pull(ctx, owner, ref, opts)
 	if err != nil {
 		return core.Image{}, err
@@ -37,6 +38,11 @@ func (i Images) Pull(ctx context.Context, ref string, opts core.PullOptions) (co
 		return core.Image{}, err
 	}
 	return img, pl.Pass("recorded")
+}
+
+// Underway returns the pulls that have not ended, and a channel that is closed when a pull begins or ends after that.
+func (i Images) Underway() ([]core.PullUnderway, <-chan struct{}) {
+	return i.by.e.pulls.Underway(i.by.Owner)
 }
 
 // Get returns one image; core.Images.Get describes the forms of ref.

@@ -22,6 +22,163 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+type WatchPullsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchPullsRequest) Reset() {
+	*x = WatchPullsRequest{}
+	mi := &file_longshore_v1_image_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchPullsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchPullsRequest) ProtoMessage() {}
+
+func (x *WatchPullsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_longshore_v1_image_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchPullsRequest.ProtoReflect.Descriptor instead.
+func (*WatchPullsRequest) Descriptor() ([]byte, []int) {
+	return file_longshore_v1_image_proto_rawDescGZIP(), []int{0}
+}
+
+type WatchPullsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Pulls         []*Pull                `protobuf:"bytes,1,rep,name=pulls,proto3" json:"pulls,omitempty"` // the oldest first
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchPullsResponse) Reset() {
+	*x = WatchPullsResponse{}
+	mi := &file_longshore_v1_image_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchPullsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchPullsResponse) ProtoMessage() {}
+
+func (x *WatchPullsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_longshore_v1_image_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchPullsResponse.ProtoReflect.Descriptor instead.
+func (*WatchPullsResponse) Descriptor() ([]byte, []int) {
+	return file_longshore_v1_image_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *WatchPullsResponse) GetPulls() []*Pull {
+	if x != nil {
+		return x.Pulls
+	}
+	return nil
+}
+
+// Pull is a pull under way.
+type Pull struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Owner         string                 `protobuf:"bytes,1,opt,name=owner,proto3" json:"owner,omitempty"` // that of the caller
+	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`   // as the caller named the image
+	Begun         *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=begun,proto3" json:"begun,omitempty"`
+	Status        string                 `protobuf:"bytes,4,opt,name=status,proto3" json:"status,omitempty"` // of the whole: resolving, …
+	Layers        []*PullProgress        `protobuf:"bytes,5,rep,name=layers,proto3" json:"layers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Pull) Reset() {
+	*x = Pull{}
+	mi := &file_longshore_v1_image_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Pull) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Pull) ProtoMessage() {}
+
+func (x *Pull) ProtoReflect() protoreflect.Message {
+	mi := &file_longshore_v1_image_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Pull.ProtoReflect.Descriptor instead.
+func (*Pull) Descriptor() ([]byte, []int) {
+	return file_longshore_v1_image_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Pull) GetOwner() string {
+	if x != nil {
+		return x.Owner
+	}
+	return ""
+}
+
+func (x *Pull) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Pull) GetBegun() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Begun
+	}
+	return nil
+}
+
+func (x *Pull) GetStatus() string {
+	if x != nil {
+		return x.Status
+	}
+	return ""
+}
+
+func (x *Pull) GetLayers() []*PullProgress {
+	if x != nil {
+		return x.Layers
+	}
+	return nil
+}
+
 type Image struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -43,7 +200,7 @@ type Image struct {
 
 func (x *Image) Reset() {
 	*x = Image{}
-	mi := &file_longshore_v1_image_proto_msgTypes[0]
+	mi := &file_longshore_v1_image_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -55,7 +212,7 @@ func (x *Image) String() string {
 func (*Image) ProtoMessage() {}
 
 func (x *Image) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_image_proto_msgTypes[0]
+	mi := &file_longshore_v1_image_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -68,7 +225,7 @@ func (x *Image) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Image.ProtoReflect.Descriptor instead.
 func (*Image) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_image_proto_rawDescGZIP(), []int{0}
+	return file_longshore_v1_image_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Image) GetId() string {
@@ -171,7 +328,7 @@ type ListImagesRequest struct {
 
 func (x *ListImagesRequest) Reset() {
 	*x = ListImagesRequest{}
-	mi := &file_longshore_v1_image_proto_msgTypes[1]
+	mi := &file_longshore_v1_image_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -183,7 +340,7 @@ func (x *ListImagesRequest) String() string {
 func (*ListImagesRequest) ProtoMessage() {}
 
 func (x *ListImagesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_image_proto_msgTypes[1]
+	mi := &file_longshore_v1_image_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -196,7 +353,7 @@ func (x *ListImagesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListImagesRequest.ProtoReflect.Descriptor instead.
 func (*ListImagesRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_image_proto_rawDescGZIP(), []int{1}
+	return file_longshore_v1_image_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *ListImagesRequest) GetOwner() string {
@@ -215,7 +372,7 @@ type ListImagesResponse struct {
 
 func (x *ListImagesResponse) Reset() {
 	*x = ListImagesResponse{}
-	mi := &file_longshore_v1_image_proto_msgTypes[2]
+	mi := &file_longshore_v1_image_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -227,7 +384,7 @@ func (x *ListImagesResponse) String() string {
 func (*ListImagesResponse) ProtoMessage() {}
 
 func (x *ListImagesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_image_proto_msgTypes[2]
+	mi := &file_longshore_v1_image_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -240,7 +397,7 @@ func (x *ListImagesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListImagesResponse.ProtoReflect.Descriptor instead.
 func (*ListImagesResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_image_proto_rawDescGZIP(), []int{2}
+	return file_longshore_v1_image_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ListImagesResponse) GetImages() []*Image {
@@ -260,7 +417,7 @@ type InspectImageRequest struct {
 
 func (x *InspectImageRequest) Reset() {
 	*x = InspectImageRequest{}
-	mi := &file_longshore_v1_image_proto_msgTypes[3]
+	mi := &file_longshore_v1_image_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -272,7 +429,7 @@ func (x *InspectImageRequest) String() string {
 func (*InspectImageRequest) ProtoMessage() {}
 
 func (x *InspectImageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_image_proto_msgTypes[3]
+	mi := &file_longshore_v1_image_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -285,7 +442,7 @@ func (x *InspectImageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectImageRequest.ProtoReflect.Descriptor instead.
 func (*InspectImageRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_image_proto_rawDescGZIP(), []int{3}
+	return file_longshore_v1_image_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *InspectImageRequest) GetName() string {
@@ -315,7 +472,7 @@ type PullImageRequest struct {
 
 func (x *PullImageRequest) Reset() {
 	*x = PullImageRequest{}
-	mi := &file_longshore_v1_image_proto_msgTypes[4]
+	mi := &file_longshore_v1_image_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -327,7 +484,7 @@ func (x *PullImageRequest) String() string {
 func (*PullImageRequest) ProtoMessage() {}
 
 func (x *PullImageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_image_proto_msgTypes[4]
+	mi := &file_longshore_v1_image_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -340,7 +497,7 @@ func (x *PullImageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PullImageRequest.ProtoReflect.Descriptor instead.
 func (*PullImageRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_image_proto_rawDescGZIP(), []int{4}
+	return file_longshore_v1_image_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *PullImageRequest) GetName() string {
@@ -391,7 +548,7 @@ type PullImageResponse struct {
 
 func (x *PullImageResponse) Reset() {
 	*x = PullImageResponse{}
-	mi := &file_longshore_v1_image_proto_msgTypes[5]
+	mi := &file_longshore_v1_image_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -403,7 +560,7 @@ func (x *PullImageResponse) String() string {
 func (*PullImageResponse) ProtoMessage() {}
 
 func (x *PullImageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_image_proto_msgTypes[5]
+	mi := &file_longshore_v1_image_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -416,7 +573,7 @@ func (x *PullImageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PullImageResponse.ProtoReflect.Descriptor instead.
 func (*PullImageResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_image_proto_rawDescGZIP(), []int{5}
+	return file_longshore_v1_image_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *PullImageResponse) GetStep() isPullImageResponse_Step {
@@ -471,7 +628,7 @@ type ImportImagesRequest struct {
 
 func (x *ImportImagesRequest) Reset() {
 	*x = ImportImagesRequest{}
-	mi := &file_longshore_v1_image_proto_msgTypes[6]
+	mi := &file_longshore_v1_image_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -483,7 +640,7 @@ func (x *ImportImagesRequest) String() string {
 func (*ImportImagesRequest) ProtoMessage() {}
 
 func (x *ImportImagesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_image_proto_msgTypes[6]
+	mi := &file_longshore_v1_image_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -496,7 +653,7 @@ func (x *ImportImagesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportImagesRequest.ProtoReflect.Descriptor instead.
 func (*ImportImagesRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_image_proto_rawDescGZIP(), []int{6}
+	return file_longshore_v1_image_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ImportImagesRequest) GetData() []byte {
@@ -522,7 +679,7 @@ type ImportImagesResponse struct {
 
 func (x *ImportImagesResponse) Reset() {
 	*x = ImportImagesResponse{}
-	mi := &file_longshore_v1_image_proto_msgTypes[7]
+	mi := &file_longshore_v1_image_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -534,7 +691,7 @@ func (x *ImportImagesResponse) String() string {
 func (*ImportImagesResponse) ProtoMessage() {}
 
 func (x *ImportImagesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_image_proto_msgTypes[7]
+	mi := &file_longshore_v1_image_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -547,7 +704,7 @@ func (x *ImportImagesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportImagesResponse.ProtoReflect.Descriptor instead.
 func (*ImportImagesResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_image_proto_rawDescGZIP(), []int{7}
+	return file_longshore_v1_image_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ImportImagesResponse) GetImages() []*Image {
@@ -566,7 +723,7 @@ type ExportImagesRequest struct {
 
 func (x *ExportImagesRequest) Reset() {
 	*x = ExportImagesRequest{}
-	mi := &file_longshore_v1_image_proto_msgTypes[8]
+	mi := &file_longshore_v1_image_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -578,7 +735,7 @@ func (x *ExportImagesRequest) String() string {
 func (*ExportImagesRequest) ProtoMessage() {}
 
 func (x *ExportImagesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_image_proto_msgTypes[8]
+	mi := &file_longshore_v1_image_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -591,7 +748,7 @@ func (x *ExportImagesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportImagesRequest.ProtoReflect.Descriptor instead.
 func (*ExportImagesRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_image_proto_rawDescGZIP(), []int{8}
+	return file_longshore_v1_image_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ExportImagesRequest) GetNames() []string {
@@ -610,7 +767,7 @@ type ExportImagesResponse struct {
 
 func (x *ExportImagesResponse) Reset() {
 	*x = ExportImagesResponse{}
-	mi := &file_longshore_v1_image_proto_msgTypes[9]
+	mi := &file_longshore_v1_image_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -622,7 +779,7 @@ func (x *ExportImagesResponse) String() string {
 func (*ExportImagesResponse) ProtoMessage() {}
 
 func (x *ExportImagesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_image_proto_msgTypes[9]
+	mi := &file_longshore_v1_image_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -635,7 +792,7 @@ func (x *ExportImagesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportImagesResponse.ProtoReflect.Descriptor instead.
 func (*ExportImagesResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_image_proto_rawDescGZIP(), []int{9}
+	return file_longshore_v1_image_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ExportImagesResponse) GetData() []byte {
@@ -656,7 +813,7 @@ type PushImageRequest struct {
 
 func (x *PushImageRequest) Reset() {
 	*x = PushImageRequest{}
-	mi := &file_longshore_v1_image_proto_msgTypes[10]
+	mi := &file_longshore_v1_image_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -668,7 +825,7 @@ func (x *PushImageRequest) String() string {
 func (*PushImageRequest) ProtoMessage() {}
 
 func (x *PushImageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_image_proto_msgTypes[10]
+	mi := &file_longshore_v1_image_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -681,7 +838,7 @@ func (x *PushImageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PushImageRequest.ProtoReflect.Descriptor instead.
 func (*PushImageRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_image_proto_rawDescGZIP(), []int{10}
+	return file_longshore_v1_image_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *PushImageRequest) GetName() string {
@@ -714,7 +871,7 @@ type PushImageResponse struct {
 
 func (x *PushImageResponse) Reset() {
 	*x = PushImageResponse{}
-	mi := &file_longshore_v1_image_proto_msgTypes[11]
+	mi := &file_longshore_v1_image_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -726,7 +883,7 @@ func (x *PushImageResponse) String() string {
 func (*PushImageResponse) ProtoMessage() {}
 
 func (x *PushImageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_image_proto_msgTypes[11]
+	mi := &file_longshore_v1_image_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -739,7 +896,7 @@ func (x *PushImageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PushImageResponse.ProtoReflect.Descriptor instead.
 func (*PushImageResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_image_proto_rawDescGZIP(), []int{11}
+	return file_longshore_v1_image_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *PushImageResponse) GetProgress() *PullProgress {
@@ -759,7 +916,7 @@ type LoginRequest struct {
 
 func (x *LoginRequest) Reset() {
 	*x = LoginRequest{}
-	mi := &file_longshore_v1_image_proto_msgTypes[12]
+	mi := &file_longshore_v1_image_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -771,7 +928,7 @@ func (x *LoginRequest) String() string {
 func (*LoginRequest) ProtoMessage() {}
 
 func (x *LoginRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_image_proto_msgTypes[12]
+	mi := &file_longshore_v1_image_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -784,7 +941,7 @@ func (x *LoginRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LoginRequest.ProtoReflect.Descriptor instead.
 func (*LoginRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_image_proto_rawDescGZIP(), []int{12}
+	return file_longshore_v1_image_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *LoginRequest) GetHost() string {
@@ -809,7 +966,7 @@ type LoginResponse struct {
 
 func (x *LoginResponse) Reset() {
 	*x = LoginResponse{}
-	mi := &file_longshore_v1_image_proto_msgTypes[13]
+	mi := &file_longshore_v1_image_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -821,7 +978,7 @@ func (x *LoginResponse) String() string {
 func (*LoginResponse) ProtoMessage() {}
 
 func (x *LoginResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_image_proto_msgTypes[13]
+	mi := &file_longshore_v1_image_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -834,7 +991,7 @@ func (x *LoginResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LoginResponse.ProtoReflect.Descriptor instead.
 func (*LoginResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_image_proto_rawDescGZIP(), []int{13}
+	return file_longshore_v1_image_proto_rawDescGZIP(), []int{16}
 }
 
 type TagImageRequest struct {
@@ -847,7 +1004,7 @@ type TagImageRequest struct {
 
 func (x *TagImageRequest) Reset() {
 	*x = TagImageRequest{}
-	mi := &file_longshore_v1_image_proto_msgTypes[14]
+	mi := &file_longshore_v1_image_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -859,7 +1016,7 @@ func (x *TagImageRequest) String() string {
 func (*TagImageRequest) ProtoMessage() {}
 
 func (x *TagImageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_image_proto_msgTypes[14]
+	mi := &file_longshore_v1_image_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -872,7 +1029,7 @@ func (x *TagImageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TagImageRequest.ProtoReflect.Descriptor instead.
 func (*TagImageRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_image_proto_rawDescGZIP(), []int{14}
+	return file_longshore_v1_image_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *TagImageRequest) GetSource() string {
@@ -897,7 +1054,7 @@ type TagImageResponse struct {
 
 func (x *TagImageResponse) Reset() {
 	*x = TagImageResponse{}
-	mi := &file_longshore_v1_image_proto_msgTypes[15]
+	mi := &file_longshore_v1_image_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -909,7 +1066,7 @@ func (x *TagImageResponse) String() string {
 func (*TagImageResponse) ProtoMessage() {}
 
 func (x *TagImageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_image_proto_msgTypes[15]
+	mi := &file_longshore_v1_image_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -922,7 +1079,7 @@ func (x *TagImageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TagImageResponse.ProtoReflect.Descriptor instead.
 func (*TagImageResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_image_proto_rawDescGZIP(), []int{15}
+	return file_longshore_v1_image_proto_rawDescGZIP(), []int{18}
 }
 
 type RemoveImageRequest struct {
@@ -935,7 +1092,7 @@ type RemoveImageRequest struct {
 
 func (x *RemoveImageRequest) Reset() {
 	*x = RemoveImageRequest{}
-	mi := &file_longshore_v1_image_proto_msgTypes[16]
+	mi := &file_longshore_v1_image_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -947,7 +1104,7 @@ func (x *RemoveImageRequest) String() string {
 func (*RemoveImageRequest) ProtoMessage() {}
 
 func (x *RemoveImageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_image_proto_msgTypes[16]
+	mi := &file_longshore_v1_image_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -960,7 +1117,7 @@ func (x *RemoveImageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveImageRequest.ProtoReflect.Descriptor instead.
 func (*RemoveImageRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_image_proto_rawDescGZIP(), []int{16}
+	return file_longshore_v1_image_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *RemoveImageRequest) GetName() string {
@@ -985,7 +1142,7 @@ type RemoveImageResponse struct {
 
 func (x *RemoveImageResponse) Reset() {
 	*x = RemoveImageResponse{}
-	mi := &file_longshore_v1_image_proto_msgTypes[17]
+	mi := &file_longshore_v1_image_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -997,7 +1154,7 @@ func (x *RemoveImageResponse) String() string {
 func (*RemoveImageResponse) ProtoMessage() {}
 
 func (x *RemoveImageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_image_proto_msgTypes[17]
+	mi := &file_longshore_v1_image_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1010,7 +1167,7 @@ func (x *RemoveImageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveImageResponse.ProtoReflect.Descriptor instead.
 func (*RemoveImageResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_image_proto_rawDescGZIP(), []int{17}
+	return file_longshore_v1_image_proto_rawDescGZIP(), []int{20}
 }
 
 type PruneImagesRequest struct {
@@ -1022,7 +1179,7 @@ type PruneImagesRequest struct {
 
 func (x *PruneImagesRequest) Reset() {
 	*x = PruneImagesRequest{}
-	mi := &file_longshore_v1_image_proto_msgTypes[18]
+	mi := &file_longshore_v1_image_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1034,7 +1191,7 @@ func (x *PruneImagesRequest) String() string {
 func (*PruneImagesRequest) ProtoMessage() {}
 
 func (x *PruneImagesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_image_proto_msgTypes[18]
+	mi := &file_longshore_v1_image_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1047,7 +1204,7 @@ func (x *PruneImagesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PruneImagesRequest.ProtoReflect.Descriptor instead.
 func (*PruneImagesRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_image_proto_rawDescGZIP(), []int{18}
+	return file_longshore_v1_image_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *PruneImagesRequest) GetAll() bool {
@@ -1066,7 +1223,7 @@ type PruneImagesResponse struct {
 
 func (x *PruneImagesResponse) Reset() {
 	*x = PruneImagesResponse{}
-	mi := &file_longshore_v1_image_proto_msgTypes[19]
+	mi := &file_longshore_v1_image_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1078,7 +1235,7 @@ func (x *PruneImagesResponse) String() string {
 func (*PruneImagesResponse) ProtoMessage() {}
 
 func (x *PruneImagesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_image_proto_msgTypes[19]
+	mi := &file_longshore_v1_image_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1091,7 +1248,7 @@ func (x *PruneImagesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PruneImagesResponse.ProtoReflect.Descriptor instead.
 func (*PruneImagesResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_image_proto_rawDescGZIP(), []int{19}
+	return file_longshore_v1_image_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *PruneImagesResponse) GetFreedBytes() uint64 {
@@ -1109,7 +1266,7 @@ type ImageUsageRequest struct {
 
 func (x *ImageUsageRequest) Reset() {
 	*x = ImageUsageRequest{}
-	mi := &file_longshore_v1_image_proto_msgTypes[20]
+	mi := &file_longshore_v1_image_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1121,7 +1278,7 @@ func (x *ImageUsageRequest) String() string {
 func (*ImageUsageRequest) ProtoMessage() {}
 
 func (x *ImageUsageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_image_proto_msgTypes[20]
+	mi := &file_longshore_v1_image_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1134,7 +1291,7 @@ func (x *ImageUsageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImageUsageRequest.ProtoReflect.Descriptor instead.
 func (*ImageUsageRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_image_proto_rawDescGZIP(), []int{20}
+	return file_longshore_v1_image_proto_rawDescGZIP(), []int{23}
 }
 
 type ImageUsageResponse struct {
@@ -1148,7 +1305,7 @@ type ImageUsageResponse struct {
 
 func (x *ImageUsageResponse) Reset() {
 	*x = ImageUsageResponse{}
-	mi := &file_longshore_v1_image_proto_msgTypes[21]
+	mi := &file_longshore_v1_image_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1160,7 +1317,7 @@ func (x *ImageUsageResponse) String() string {
 func (*ImageUsageResponse) ProtoMessage() {}
 
 func (x *ImageUsageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_image_proto_msgTypes[21]
+	mi := &file_longshore_v1_image_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1173,7 +1330,7 @@ func (x *ImageUsageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImageUsageResponse.ProtoReflect.Descriptor instead.
 func (*ImageUsageResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_image_proto_rawDescGZIP(), []int{21}
+	return file_longshore_v1_image_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ImageUsageResponse) GetPath() string {
@@ -1201,7 +1358,16 @@ var File_longshore_v1_image_proto protoreflect.FileDescriptor
 
 const file_longshore_v1_image_proto_rawDesc = "" +
 	"\n" +
-	"\x18longshore/v1/image.proto\x12\flongshore.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1clongshore/v1/container.proto\"\xe9\x03\n" +
+	"\x18longshore/v1/image.proto\x12\flongshore.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1clongshore/v1/container.proto\"\x13\n" +
+	"\x11WatchPullsRequest\">\n" +
+	"\x12WatchPullsResponse\x12(\n" +
+	"\x05pulls\x18\x01 \x03(\v2\x12.longshore.v1.PullR\x05pulls\"\xae\x01\n" +
+	"\x04Pull\x12\x14\n" +
+	"\x05owner\x18\x01 \x01(\tR\x05owner\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x120\n" +
+	"\x05begun\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05begun\x12\x16\n" +
+	"\x06status\x18\x04 \x01(\tR\x06status\x122\n" +
+	"\x06layers\x18\x05 \x03(\v2\x1a.longshore.v1.PullProgressR\x06layers\"\xe9\x03\n" +
 	"\x05Image\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05owner\x18\x02 \x01(\tR\x05owner\x12\x16\n" +
@@ -1274,7 +1440,7 @@ const file_longshore_v1_image_proto_rawDesc = "" +
 	"\x12ImageUsageResponse\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x14\n" +
 	"\x05bytes\x18\x02 \x01(\x04R\x05bytes\x12\x16\n" +
-	"\x06inodes\x18\x03 \x01(\x04R\x06inodes2\x83\a\n" +
+	"\x06inodes\x18\x03 \x01(\x04R\x06inodes2\xd6\a\n" +
 	"\x06Images\x12O\n" +
 	"\n" +
 	"ListImages\x12\x1f.longshore.v1.ListImagesRequest\x1a .longshore.v1.ListImagesResponse\x12P\n" +
@@ -1288,7 +1454,9 @@ const file_longshore_v1_image_proto_rawDesc = "" +
 	"\vRemoveImage\x12 .longshore.v1.RemoveImageRequest\x1a!.longshore.v1.RemoveImageResponse\x12R\n" +
 	"\vPruneImages\x12 .longshore.v1.PruneImagesRequest\x1a!.longshore.v1.PruneImagesResponse\x12O\n" +
 	"\n" +
-	"ImageUsage\x12\x1f.longshore.v1.ImageUsageRequest\x1a .longshore.v1.ImageUsageResponseB=Z;github.com/longshore/longshore/api/longshore/v1;longshorev1b\x06proto3"
+	"ImageUsage\x12\x1f.longshore.v1.ImageUsageRequest\x1a .longshore.v1.ImageUsageResponse\x12Q\n" +
+	"\n" +
+	"WatchPulls\x12\x1f.longshore.v1.WatchPullsRequest\x1a .longshore.v1.WatchPullsResponse0\x01B=Z;github.com/longshore/longshore/api/longshore/v1;longshorev1b\x06proto3"
 
 var (
 	file_longshore_v1_image_proto_rawDescOnce sync.Once
@@ -1302,75 +1470,83 @@ func file_longshore_v1_image_proto_rawDescGZIP() []byte {
 	return file_longshore_v1_image_proto_rawDescData
 }
 
-var file_longshore_v1_image_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
+var file_longshore_v1_image_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_longshore_v1_image_proto_goTypes = []any{
-	(*Image)(nil),                 // 0: longshore.v1.Image
-	(*ListImagesRequest)(nil),     // 1: longshore.v1.ListImagesRequest
-	(*ListImagesResponse)(nil),    // 2: longshore.v1.ListImagesResponse
-	(*InspectImageRequest)(nil),   // 3: longshore.v1.InspectImageRequest
-	(*PullImageRequest)(nil),      // 4: longshore.v1.PullImageRequest
-	(*PullImageResponse)(nil),     // 5: longshore.v1.PullImageResponse
-	(*ImportImagesRequest)(nil),   // 6: longshore.v1.ImportImagesRequest
-	(*ImportImagesResponse)(nil),  // 7: longshore.v1.ImportImagesResponse
-	(*ExportImagesRequest)(nil),   // 8: longshore.v1.ExportImagesRequest
-	(*ExportImagesResponse)(nil),  // 9: longshore.v1.ExportImagesResponse
-	(*PushImageRequest)(nil),      // 10: longshore.v1.PushImageRequest
-	(*PushImageResponse)(nil),     // 11: longshore.v1.PushImageResponse
-	(*LoginRequest)(nil),          // 12: longshore.v1.LoginRequest
-	(*LoginResponse)(nil),         // 13: longshore.v1.LoginResponse
-	(*TagImageRequest)(nil),       // 14: longshore.v1.TagImageRequest
-	(*TagImageResponse)(nil),      // 15: longshore.v1.TagImageResponse
-	(*RemoveImageRequest)(nil),    // 16: longshore.v1.RemoveImageRequest
-	(*RemoveImageResponse)(nil),   // 17: longshore.v1.RemoveImageResponse
-	(*PruneImagesRequest)(nil),    // 18: longshore.v1.PruneImagesRequest
-	(*PruneImagesResponse)(nil),   // 19: longshore.v1.PruneImagesResponse
-	(*ImageUsageRequest)(nil),     // 20: longshore.v1.ImageUsageRequest
-	(*ImageUsageResponse)(nil),    // 21: longshore.v1.ImageUsageResponse
-	nil,                           // 22: longshore.v1.Image.LabelsEntry
-	(*timestamppb.Timestamp)(nil), // 23: google.protobuf.Timestamp
-	(*Credentials)(nil),           // 24: longshore.v1.Credentials
-	(*PullProgress)(nil),          // 25: longshore.v1.PullProgress
-	(*InspectResponse)(nil),       // 26: longshore.v1.InspectResponse
+	(*WatchPullsRequest)(nil),     // 0: longshore.v1.WatchPullsRequest
+	(*WatchPullsResponse)(nil),    // 1: longshore.v1.WatchPullsResponse
+	(*Pull)(nil),                  // 2: longshore.v1.Pull
+	(*Image)(nil),                 // 3: longshore.v1.Image
+	(*ListImagesRequest)(nil),     // 4: longshore.v1.ListImagesRequest
+	(*ListImagesResponse)(nil),    // 5: longshore.v1.ListImagesResponse
+	(*InspectImageRequest)(nil),   // 6: longshore.v1.InspectImageRequest
+	(*PullImageRequest)(nil),      // 7: longshore.v1.PullImageRequest
+	(*PullImageResponse)(nil),     // 8: longshore.v1.PullImageResponse
+	(*ImportImagesRequest)(nil),   // 9: longshore.v1.ImportImagesRequest
+	(*ImportImagesResponse)(nil),  // 10: longshore.v1.ImportImagesResponse
+	(*ExportImagesRequest)(nil),   // 11: longshore.v1.ExportImagesRequest
+	(*ExportImagesResponse)(nil),  // 12: longshore.v1.ExportImagesResponse
+	(*PushImageRequest)(nil),      // 13: longshore.v1.PushImageRequest
+	(*PushImageResponse)(nil),     // 14: longshore.v1.PushImageResponse
+	(*LoginRequest)(nil),          // 15: longshore.v1.LoginRequest
+	(*LoginResponse)(nil),         // 16: longshore.v1.LoginResponse
+	(*TagImageRequest)(nil),       // 17: longshore.v1.TagImageRequest
+	(*TagImageResponse)(nil),      // 18: longshore.v1.TagImageResponse
+	(*RemoveImageRequest)(nil),    // 19: longshore.v1.RemoveImageRequest
+	(*RemoveImageResponse)(nil),   // 20: longshore.v1.RemoveImageResponse
+	(*PruneImagesRequest)(nil),    // 21: longshore.v1.PruneImagesRequest
+	(*PruneImagesResponse)(nil),   // 22: longshore.v1.PruneImagesResponse
+	(*ImageUsageRequest)(nil),     // 23: longshore.v1.ImageUsageRequest
+	(*ImageUsageResponse)(nil),    // 24: longshore.v1.ImageUsageResponse
+	nil,                           // 25: longshore.v1.Image.LabelsEntry
+	(*timestamppb.Timestamp)(nil), // 26: google.protobuf.Timestamp
+	(*PullProgress)(nil),          // 27: longshore.v1.PullProgress
+	(*Credentials)(nil),           // 28: longshore.v1.Credentials
+	(*InspectResponse)(nil),       // 29: longshore.v1.InspectResponse
 }
 var file_longshore_v1_image_proto_depIdxs = []int32{
-	23, // 0: longshore.v1.Image.pulled:type_name -> google.protobuf.Timestamp
-	23, // 1: longshore.v1.Image.created:type_name -> google.protobuf.Timestamp
-	22, // 2: longshore.v1.Image.labels:type_name -> longshore.v1.Image.LabelsEntry
-	0,  // 3: longshore.v1.ListImagesResponse.images:type_name -> longshore.v1.Image
-	24, // 4: longshore.v1.PullImageRequest.credentials:type_name -> longshore.v1.Credentials
-	25, // 5: longshore.v1.PullImageResponse.progress:type_name -> longshore.v1.PullProgress
-	0,  // 6: longshore.v1.PullImageResponse.image:type_name -> longshore.v1.Image
-	0,  // 7: longshore.v1.ImportImagesResponse.images:type_name -> longshore.v1.Image
-	24, // 8: longshore.v1.PushImageRequest.credentials:type_name -> longshore.v1.Credentials
-	25, // 9: longshore.v1.PushImageResponse.progress:type_name -> longshore.v1.PullProgress
-	24, // 10: longshore.v1.LoginRequest.credentials:type_name -> longshore.v1.Credentials
-	1,  // 11: longshore.v1.Images.ListImages:input_type -> longshore.v1.ListImagesRequest
-	3,  // 12: longshore.v1.Images.InspectImage:input_type -> longshore.v1.InspectImageRequest
-	4,  // 13: longshore.v1.Images.PullImage:input_type -> longshore.v1.PullImageRequest
-	6,  // 14: longshore.v1.Images.ImportImages:input_type -> longshore.v1.ImportImagesRequest
-	8,  // 15: longshore.v1.Images.ExportImages:input_type -> longshore.v1.ExportImagesRequest
-	10, // 16: longshore.v1.Images.PushImage:input_type -> longshore.v1.PushImageRequest
-	12, // 17: longshore.v1.Images.Login:input_type -> longshore.v1.LoginRequest
-	14, // 18: longshore.v1.Images.TagImage:input_type -> longshore.v1.TagImageRequest
-	16, // 19: longshore.v1.Images.RemoveImage:input_type -> longshore.v1.RemoveImageRequest
-	18, // 20: longshore.v1.Images.PruneImages:input_type -> longshore.v1.PruneImagesRequest
-	20, // 21: longshore.v1.Images.ImageUsage:input_type -> longshore.v1.ImageUsageRequest
-	2,  // 22: longshore.v1.Images.ListImages:output_type -> longshore.v1.ListImagesResponse
-	26, // 23: longshore.v1.Images.InspectImage:output_type -> longshore.v1.InspectResponse
-	5,  // 24: longshore.v1.Images.PullImage:output_type -> longshore.v1.PullImageResponse
-	7,  // 25: longshore.v1.Images.ImportImages:output_type -> longshore.v1.ImportImagesResponse
-	9,  // 26: longshore.v1.Images.ExportImages:output_type -> longshore.v1.ExportImagesResponse
-	11, // 27: longshore.v1.Images.PushImage:output_type -> longshore.v1.PushImageResponse
-	13, // 28: longshore.v1.Images.Login:output_type -> longshore.v1.LoginResponse
-	15, // 29: longshore.v1.Images.TagImage:output_type -> longshore.v1.TagImageResponse
-	17, // 30: longshore.v1.Images.RemoveImage:output_type -> longshore.v1.RemoveImageResponse
-	19, // 31: longshore.v1.Images.PruneImages:output_type -> longshore.v1.PruneImagesResponse
-	21, // 32: longshore.v1.Images.ImageUsage:output_type -> longshore.v1.ImageUsageResponse
-	22, // [22:33] is the sub-list for method output_type
-	11, // [11:22] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	2,  // 0: longshore.v1.WatchPullsResponse.pulls:type_name -> longshore.v1.Pull
+	26, // 1: longshore.v1.Pull.begun:type_name -> google.protobuf.Timestamp
+	27, // 2: longshore.v1.Pull.layers:type_name -> longshore.v1.PullProgress
+	26, // 3: longshore.v1.Image.pulled:type_name -> google.protobuf.Timestamp
+	26, // 4: longshore.v1.Image.created:type_name -> google.protobuf.Timestamp
+	25, // 5: longshore.v1.Image.labels:type_name -> longshore.v1.Image.LabelsEntry
+	3,  // 6: longshore.v1.ListImagesResponse.images:type_name -> longshore.v1.Image
+	28, // 7: longshore.v1.PullImageRequest.credentials:type_name -> longshore.v1.Credentials
+	27, // 8: longshore.v1.PullImageResponse.progress:type_name -> longshore.v1.PullProgress
+	3,  // 9: longshore.v1.PullImageResponse.image:type_name -> longshore.v1.Image
+	3,  // 10: longshore.v1.ImportImagesResponse.images:type_name -> longshore.v1.Image
+	28, // 11: longshore.v1.PushImageRequest.credentials:type_name -> longshore.v1.Credentials
+	27, // 12: longshore.v1.PushImageResponse.progress:type_name -> longshore.v1.PullProgress
+	28, // 13: longshore.v1.LoginRequest.credentials:type_name -> longshore.v1.Credentials
+	4,  // 14: longshore.v1.Images.ListImages:input_type -> longshore.v1.ListImagesRequest
+	6,  // 15: longshore.v1.Images.InspectImage:input_type -> longshore.v1.InspectImageRequest
+	7,  // 16: longshore.v1.Images.PullImage:input_type -> longshore.v1.PullImageRequest
+	9,  // 17: longshore.v1.Images.ImportImages:input_type -> longshore.v1.ImportImagesRequest
+	11, // 18: longshore.v1.Images.ExportImages:input_type -> longshore.v1.ExportImagesRequest
+	13, // 19: longshore.v1.Images.PushImage:input_type -> longshore.v1.PushImageRequest
+	15, // 20: longshore.v1.Images.Login:input_type -> longshore.v1.LoginRequest
+	17, // 21: longshore.v1.Images.TagImage:input_type -> longshore.v1.TagImageRequest
+	19, // 22: longshore.v1.Images.RemoveImage:input_type -> longshore.v1.RemoveImageRequest
+	21, // 23: longshore.v1.Images.PruneImages:input_type -> longshore.v1.PruneImagesRequest
+	23, // 24: longshore.v1.Images.ImageUsage:input_type -> longshore.v1.ImageUsageRequest
+	0,  // 25: longshore.v1.Images.WatchPulls:input_type -> longshore.v1.WatchPullsRequest
+	5,  // 26: longshore.v1.Images.ListImages:output_type -> longshore.v1.ListImagesResponse
+	29, // 27: longshore.v1.Images.InspectImage:output_type -> longshore.v1.InspectResponse
+	8,  // 28: longshore.v1.Images.PullImage:output_type -> longshore.v1.PullImageResponse
+	10, // 29: longshore.v1.Images.ImportImages:output_type -> longshore.v1.ImportImagesResponse
+	12, // 30: longshore.v1.Images.ExportImages:output_type -> longshore.v1.ExportImagesResponse
+	14, // 31: longshore.v1.Images.PushImage:output_type -> longshore.v1.PushImageResponse
+	16, // 32: longshore.v1.Images.Login:output_type -> longshore.v1.LoginResponse
+	18, // 33: longshore.v1.Images.TagImage:output_type -> longshore.v1.TagImageResponse
+	20, // 34: longshore.v1.Images.RemoveImage:output_type -> longshore.v1.RemoveImageResponse
+	22, // 35: longshore.v1.Images.PruneImages:output_type -> longshore.v1.PruneImagesResponse
+	24, // 36: longshore.v1.Images.ImageUsage:output_type -> longshore.v1.ImageUsageResponse
+	1,  // 37: longshore.v1.Images.WatchPulls:output_type -> longshore.v1.WatchPullsResponse
+	26, // [26:38] is the sub-list for method output_type
+	14, // [14:26] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_longshore_v1_image_proto_init() }
@@ -1379,7 +1555,7 @@ func file_longshore_v1_image_proto_init() {
 		return
 	}
 	file_longshore_v1_container_proto_init()
-	file_longshore_v1_image_proto_msgTypes[5].OneofWrappers = []any{
+	file_longshore_v1_image_proto_msgTypes[8].OneofWrappers = []any{
 		(*PullImageResponse_Progress)(nil),
 		(*PullImageResponse_Image)(nil),
 	}
@@ -1389,7 +1565,7 @@ func file_longshore_v1_image_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_longshore_v1_image_proto_rawDesc), len(file_longshore_v1_image_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   23,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

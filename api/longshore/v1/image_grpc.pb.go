@@ -30,6 +30,7 @@ const (
 	Images_RemoveImage_FullMethodName  = "/longshore.v1.Images/RemoveImage"
 	Images_PruneImages_FullMethodName  = "/longshore.v1.Images/PruneImages"
 	Images_ImageUsage_FullMethodName   = "/longshore.v1.Images/ImageUsage"
+	Images_WatchPulls_FullMethodName   = "/longshore.v1.Images/WatchPulls"
 )
 
 // ImagesClient is the client API for Images service.
@@ -55,6 +56,8 @@ type ImagesClient interface {
 	// PruneImages removes what no container of the owner "cli" uses.
 	PruneImages(ctx context.Context, in *PruneImagesRequest, opts ...grpc.CallOption) (*PruneImagesResponse, error)
 	ImageUsage(ctx context.Context, in *ImageUsageRequest, opts ...grpc.CallOption) (*ImageUsageResponse, error)
+	// WatchPulls sends every owner's pulls under way: at once, when one begins or ends, and twice a second meanwhile.
+	WatchPulls(ctx context.Context, in *WatchPullsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchPullsResponse], error)
 }
 
 type imagesClient struct {
@@ -205,6 +208,25 @@ func (c *imagesClient) ImageUsage(ctx context.Context, in *ImageUsageRequest, op
 	return out, nil
 }
 
+func (c *imagesClient) WatchPulls(ctx context.Context, in *WatchPullsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchPullsResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Images_ServiceDesc.Streams[4], Images_WatchPulls_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[WatchPullsRequest, WatchPullsResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Images_WatchPullsClient = grpc.ServerStreamingClient[WatchPullsResponse]
+
 // ImagesServer is the server API for Images service.
 // All implementations must embed UnimplementedImagesServer
 // for forward compatibility.
@@ -228,6 +250,8 @@ type ImagesServer interface {
 	// PruneImages removes what no container of the owner "cli" uses.
 	PruneImages(context.Context, *PruneImagesRequest) (*PruneImagesResponse, error)
 	ImageUsage(context.Context, *ImageUsageRequest) (*ImageUsageResponse, error)
+	// WatchPulls sends every owner's pulls under way: at once, when one begins or ends, and twice a second meanwhile.
+	WatchPulls(*WatchPullsRequest, grpc.ServerStreamingServer[WatchPullsResponse]) error
 	mustEmbedUnimplementedImagesServer()
 }
 
@@ -270,6 +294,9 @@ func (UnimplementedImagesServer) PruneImages(context.Context, *PruneImagesReques
 }
 func (UnimplementedImagesServer) ImageUsage(context.Context, *ImageUsageRequest) (*ImageUsageResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ImageUsage not implemented")
+}
+func (UnimplementedImagesServer) WatchPulls(*WatchPullsRequest, grpc.ServerStreamingServer[WatchPullsResponse]) error {
+	return status.Error(codes.Unimplemented, "method WatchPulls not implemented")
 }
 func (UnimplementedImagesServer) mustEmbedUnimplementedImagesServer() {}
 func (UnimplementedImagesServer) testEmbeddedByValue()                {}
@@ -458,6 +485,17 @@ func _Images_ImageUsage_Handler(srv interface{}, ctx context.Context, dec func(i
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Images_WatchPulls_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(WatchPullsRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(ImagesServer).WatchPulls(m, &grpc.GenericServerStream[WatchPullsRequest, WatchPullsResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Images_WatchPullsServer = grpc.ServerStreamingServer[WatchPullsResponse]
+
 // Images_ServiceDesc is the grpc.ServiceDesc for Images service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -513,6 +551,11 @@ var Images_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "PushImage",
 			Handler:       _Images_PushImage_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "WatchPulls",
+			Handler:       _Images_WatchPulls_Handler,
 			ServerStreams: true,
 		},
 	},

@@ -26,6 +26,7 @@ func reads(method string) (readOnly, known bool) {
 		longshorev1.Images_ListImages_FullMethodName,
 		longshorev1.Images_InspectImage_FullMethodName,
 		longshorev1.Images_ImageUsage_FullMethodName,
+		longshorev1.Images_WatchPulls_FullMethodName,
 		longshorev1.Volumes_ListVolumes_FullMethodName,
 		longshorev1.Networks_ListNetworks_FullMethodName,
 		longshorev1.Networks_EgressLog_FullMethodName,

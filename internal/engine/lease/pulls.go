@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -15,9 +16,11 @@ const keptPulls = 128
 // Pulls remembers where the time of the images' last pulls went, until a container's record takes
 // it over. The zero value is ready to use.
 type Pulls struct {
-	mu    sync.Mutex // guards last, order
-	last  map[digest.Digest]core.Trace
-	order []digest.Digest // the oldest first
+	mu      sync.Mutex // guards last, order, active, changed
+	last    map[digest.Digest]core.Trace
+	order   []digest.Digest // the oldest first
+	active  []*Pull         // the oldest first
+	changed chan struct{}   // closed when a pull begins or ends; nil if nobody waits
 }
 
 // Of returns where the time of an image's last pull went; "" when it was not pulled since the agent
@@ -43,9 +46,13 @@ func (p *Pulls) add(image digest.Digest, t core.Trace) {
 	}
 }
 
-// Watch begins a pull: the returned Pull follows its progress, beside the one of opts.
-func (p *Pulls) Watch(owner core.Owner, opts *core.PullOptions) *Pull {
-	w := &Pull{of: p, began: time.Now(), owner: owner, fetched: map[digest.Digest]int64{}}
+// Watch begins a pull, which is under way until Leave: the returned Pull follows its progress, beside the one of opts.
+func (p *Pulls) Watch(owner core.Owner, ref string, opts *core.PullOptions) *Pull {
+	w := &Pull{of: p, began: time.Now(), owner: owner, ref: ref, fetched: map[digest.Digest]int64{}}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.active = append(p.active, w)
+	p.announce()
 	report := opts.Progress
 	opts.Progress = func(pr core.PullProgress) {
 		w.progress(pr)
@@ -60,17 +67,27 @@ func (p *Pulls) Watch(owner core.Owner, opts *core.PullOptions) *Pull {
 type Pull struct {
 	of    *Pulls
 	owner core.Owner
+	ref   string
 	began time.Time
 
-	mu      sync.Mutex // guards first, last, fetched
-	first   time.Time  // the start of the lookup of its first layer
-	last    time.Time  // when the last bytes came
+	mu      sync.Mutex // guards first, last, fetched, status, blobs
+	status  string     // of the whole
+	blobs   []core.PullProgress
+	first   time.Time // the start of the lookup of its first layer
+	last    time.Time // when the last bytes came
 	fetched map[digest.Digest]int64
 }
 
 func (w *Pull) progress(pr core.PullProgress) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if i := slices.IndexFunc(w.blobs, func(b core.PullProgress) bool { return b.Blob == pr.Blob }); pr.Blob == "" {
+		w.status = pr.Status
+	} else if i >= 0 {
+		w.blobs[i] = pr
+	} else {
+		w.blobs = append(w.blobs, pr)
+	}
 	now := time.Now()
 	if w.first.IsZero() {
 		if pr.Blob == "" && pr.Status != "downloading" {

@@ -16,7 +16,7 @@ func TestAPullIsMeasuredInItsParts(t *testing.T) {
 		var p Pulls
 		told := 0
 		opts := core.PullOptions{Progress: func(core.PullProgress) { told++ }}
-		w := p.Watch("cri", &opts)
+		w := p.Watch("cri", "busybox", &opts)
 		a, b := digest.FromString("a"), digest.FromString("b")
 		for _, step := range []struct {
 			after time.Duration
@@ -52,10 +52,37 @@ func TestOnlyTheNewestPullsAreKept(t *testing.T) {
 	var p Pulls
 	image := func(i int) digest.Digest { return digest.FromString(fmt.Sprint(i)) }
 	for i := range keptPulls + 10 {
-		p.Watch("cli", &core.PullOptions{}).End(image(i))
-		p.Watch("nomad", &core.PullOptions{}).End(image(i))
+		p.Watch("cli", "a", &core.PullOptions{}).End(image(i))
+		p.Watch("nomad", "a", &core.PullOptions{}).End(image(i))
 	}
 	if p.Of(image(9)) != "" || p.Of(image(10)).Verb("pull").By != "nomad" || len(p.last) != keptPulls || len(p.order) != keptPulls {
 		t.Errorf("%d pulls are kept", len(p.last))
+	}
+}
+
+func TestPullsUnderWay(t *testing.T) {
+	var p Pulls
+	none, began := p.Underway("")
+	if len(none) != 0 {
+		t.Fatalf("pulls under way: %v", none)
+	}
+	var opts core.PullOptions
+	w := p.Watch("cri", "busybox", &opts)
+	<-began
+	opts.Progress(core.PullProgress{Status: "resolving"})
+	opts.Progress(core.PullProgress{Blob: "sha256:a", Status: "downloading", Done: 1, Total: 9})
+	opts.Progress(core.PullProgress{Blob: "sha256:a", Status: "downloading", Done: 5, Total: 9})
+	opts.Progress(core.PullProgress{Blob: "sha256:b", Status: "exists"})
+	list, ended := p.Underway("")
+	if len(list) != 1 || list[0].Owner != "cri" || list[0].Ref != "busybox" || list[0].Status != "resolving" || len(list[0].Blobs) != 2 || list[0].Blobs[0].Done != 5 {
+		t.Errorf("pulls under way: %+v", list)
+	}
+	if other, _ := p.Underway("cli"); len(other) != 0 {
+		t.Errorf("the pulls of another owner: %+v", other)
+	}
+	w.Leave()
+	<-ended
+	if list, _ = p.Underway(""); len(list) != 0 {
+		t.Errorf("pulls under way after the end: %+v", list)
 	}
 }
