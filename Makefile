@@ -313,7 +313,7 @@ vm-services: build ## reboot a node with twelve services twenty times and cut it
 root-parents: build weakened ## the root tests on a hardened and a loosened host (KINDS=, PACKAGES=, RUN=)
 	for kind in $(or $(KINDS),hardened loosened); do CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_TEST_PARALLEL=1 LONGSHORE_TEST_HOST=$$kind LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_WEAK_BIN=$(CURDIR)/bin/weakened $(GO) test -p 1 -parallel 3 -count=1 -timeout 30m $(if $(RUN),-run $(RUN)) $(or $(PACKAGES),$$(grep -rl --include='*_root_test.go' --exclude-dir=e2e . internal test | xargs -n1 dirname | sort -u | sed 's|^|./|')) || exit; done
 
-test-long: root-parents bench-network e2e-cli e2e-dockerclients e2e-servers programs chaos kills sleeps upgrades overlay-stages streams removals damages exchanges seizures egress audits board e2e-hub e2e-kata-stress e2e-swarm e2e-swarmkit e2e-swarm-vm e2e-gossip vm-test vm-systemd vm-oci vm-profiles vm-powercut vm-services release-check release-arm64 fuzz ## the targets that do not fit into test
+test-long: root-parents bench-network e2e-cli e2e-ui e2e-dockerclients e2e-servers programs chaos kills sleeps upgrades overlay-stages streams removals damages exchanges seizures egress audits board e2e-hub e2e-kata-stress e2e-swarm e2e-swarmkit e2e-swarm-vm e2e-gossip vm-test vm-systemd vm-oci vm-profiles vm-powercut vm-services release-check release-arm64 fuzz ## the targets that do not fit into test
 
 programs: build ## Debian's programs, unmodified, with user namespaces by default and without
 	hack/programs.sh .cache/programs

@@ -302,3 +302,12 @@ func (s *Server) disk(w http.ResponseWriter, r *http.Request) error {
 	}
 	return write(w, map[string]any{"usage": usage})
 }
+
+// diskParts answers with the tree of disk usage. The agent reads its whole directory for it.
+func (s *Server) diskParts(w http.ResponseWriter, r *http.Request) error {
+	tree, err := s.api.node.DiskParts(r.Context(), &longshorev1.DiskPartsRequest{})
+	if err != nil {
+		return err
+	}
+	return write(w, map[string]any{"tree": tree})
+}

@@ -13,6 +13,8 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
@@ -49,9 +51,10 @@ type watch struct {
 	dirty chan struct{} // has room for one
 	stop  context.CancelFunc
 
-	mu      sync.Mutex // guards readers, history, down
+	mu      sync.Mutex // guards readers, history, pulling, down
 	readers map[*reader]struct{}
 	history []json.RawMessage // of the load, the newest last
+	pulling json.RawMessage   // the pulls under way
 	down    bool              // the agent does not answer
 
 	sent map[string]uint64 // hashes of the objects as the readers have them, by ID; only list uses it
@@ -171,7 +174,7 @@ func (w *watch) publish(v any) {
 
 // run follows the streams until ctx ends.
 func (w *watch) run(ctx context.Context) {
-	for _, follow := range []func(context.Context) error{w.events, w.stats, w.load, w.lists} {
+	for _, follow := range []func(context.Context) error{w.events, w.stats, w.load, w.pulls, w.lists} {
 		go func() {
 			for ctx.Err() == nil {
 				err := follow(ctx)
@@ -270,6 +273,32 @@ func (w *watch) load(ctx context.Context) error {
 	}
 }
 
+// pulls follows the pulls under way.
+func (w *watch) pulls(ctx context.Context) error {
+	stream, err := w.api.images.WatchPulls(ctx, &longshorev1.WatchPullsRequest{})
+	if err != nil {
+		return err
+	}
+	for {
+		m, err := stream.Recv()
+		if status.Code(err) == codes.Unimplemented { // an older agent
+			<-ctx.Done()
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		data, err := plain.Marshal(m)
+		if err != nil {
+			return err
+		}
+		w.mu.Lock()
+		w.pulling = data
+		w.send(message(map[string]any{"k": "pulls", "p": w.pulling}))
+		w.mu.Unlock()
+	}
+}
+
 // lists sends the objects that have changed, after each event, and all objects to new pages.
 func (w *watch) lists(ctx context.Context) error {
 	for {
@@ -360,7 +389,7 @@ func (w *watch) list(ctx context.Context) error {
 			continue
 		}
 		if snapshot == nil {
-			snapshot = message(map[string]any{"k": "all", "set": all, "history": w.history})
+			snapshot = message(map[string]any{"k": "all", "set": all, "history": w.history, "pulling": w.pulling})
 		}
 		r.live = true
 		r.push(snapshot)

@@ -58,7 +58,7 @@ func New(o Options) (*Server, error) {
 	for pattern, h := range map[string]func(http.ResponseWriter, *http.Request) error{
 		"GET /api/feed": s.serveFeed, "GET /api/node": s.node, "GET /api/container": s.container, "GET /api/events": s.events, "GET /api/logs": s.logs,
 		"GET /api/images": s.images, "GET /api/networks": s.networks, "GET /api/volumes": s.volumes, "GET /api/disk": s.disk, "GET /api/doctor": s.doctor,
-		"GET /api/top": s.top, "POST /api/action": s.action, "POST /api/exec": s.exec, "POST /api/exec/{id}/input": s.execInput, "POST /api/exec/{id}/size": s.execSize,
+		"GET /api/disk/parts": s.diskParts, "GET /api/top": s.top, "POST /api/action": s.action, "POST /api/exec": s.exec, "POST /api/exec/{id}/input": s.execInput, "POST /api/exec/{id}/size": s.execSize,
 		"POST /api/logout": s.logout,
 	} {
 		s.routes.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {

@@ -32,6 +32,7 @@ type agent struct {
 	containers []*longshorev1.Container
 	sandboxes  []*longshorev1.Sandbox
 	events     chan *longshorev1.Event
+	pulls      chan *longshorev1.WatchPullsResponse
 	calls      []string // names of methods, and the user of changing ones
 	streams    int      // open ones
 	stopped    []*longshorev1.StopRequest
@@ -129,6 +130,14 @@ func (s *stream) RecvMsg(m any) error {
 		case <-s.ctx.Done():
 			return s.ctx.Err()
 		}
+	case longshorev1.Images_WatchPulls_FullMethodName:
+		select {
+		case p := <-s.agent.pulls:
+			proto.Merge(m.(proto.Message), p)
+			return nil
+		case <-s.ctx.Done():
+			return s.ctx.Err()
+		}
 	case longshorev1.Node_Load_FullMethodName:
 		if s.n == 1 {
 			proto.Merge(m.(proto.Message), &longshorev1.LoadResponse{Cpus: 2})
@@ -178,7 +187,7 @@ type rig struct {
 
 func newRig(t *testing.T, actions bool) *rig {
 	t.Helper()
-	a := &agent{events: make(chan *longshorev1.Event), containers: []*longshorev1.Container{
+	a := &agent{events: make(chan *longshorev1.Event), pulls: make(chan *longshorev1.WatchPullsResponse), containers: []*longshorev1.Container{
 		{Id: ours, Owner: "cli", Key: "web", State: "running", Sandbox: "s1"}, {Id: theirs, Owner: "cri", Key: "pod", State: "running", Sandbox: "s2"},
 	}, sandboxes: []*longshorev1.Sandbox{{Id: "s1", Owner: "cli"}, {Id: "s2", Owner: "cri", Labels: map[string]string{"io.kubernetes.pod.name": "p", "io.kubernetes.pod.namespace": "n"}}}}
 	s, err := New(Options{Conn: a, Token: token, Actions: actions, Logger: slog.New(slog.DiscardHandler)})
@@ -422,7 +431,11 @@ func TestTheFeed(t *testing.T) {
 	if set := change["set"].([]any); len(set) != 1 || set[0].(map[string]any)["st"] != "exited" || !slices.Equal(change["gone"].([]any), []any{theirs}) {
 		t.Errorf("change: %v", change)
 	}
-	if n := r.agent.open(); n != 3 {
+	r.agent.pulls <- &longshorev1.WatchPullsResponse{Pulls: []*longshorev1.Pull{{Owner: "cri", Name: "busybox"}}}
+	if p := next("pulls")["p"].(map[string]any)["pulls"].([]any); len(p) != 1 || p[0].(map[string]any)["name"] != "busybox" {
+		t.Errorf("pulls: %v", p)
+	}
+	if n := r.agent.open(); n != 4 {
 		t.Errorf("%d streams for one page", n)
 	}
 	leave()

@@ -10,12 +10,15 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
+	runtimeapi "github.com/longshore/longshore/api/cri/v1"
 	nomadbase "github.com/longshore/longshore/api/nomad/base"
 	nomaddriver "github.com/longshore/longshore/api/nomad/driver"
 	"github.com/longshore/longshore/internal/face/nomad/nomadtest"
+	"github.com/longshore/longshore/internal/image/imagetest"
 	"github.com/longshore/longshore/internal/roottest"
 	"github.com/longshore/longshore/test/nodetest"
 )
@@ -144,6 +147,35 @@ func workloads(t *testing.T, n *nodetest.Node) map[string]string {
 	return ids
 }
 
+// slowPull pulls an image by CRI. Its registry sends half of the layer, and then nothing until the test ends.
+func slowPull(t *testing.T, n *nodetest.Node) {
+	t.Helper()
+	built := imagetest.Image{Layers: [][]imagetest.File{{{Name: "large", Body: make([]byte, 1<<20)}}}, Compression: imagetest.None}.Build()
+	layer := built.Layers[0]
+	registry := imagetest.NewRegistry(t)
+	ref := registry.Push("busybox", "slow", built)
+	ctx, cancel := context.WithCancel(t.Context())
+	registry.Intercept(func(w http.ResponseWriter, req *http.Request, next http.Handler) {
+		if req.Method != http.MethodGet || !strings.HasSuffix(req.URL.Path, layer.Digest.String()) {
+			next.ServeHTTP(w, req)
+			return
+		}
+		w.Header().Set("Content-Length", strconv.FormatInt(layer.Size, 10))
+		_, _ = w.Write(built.Blobs[layer.Digest][:layer.Size/2])
+		_ = http.NewResponseController(w).Flush()
+		<-ctx.Done()
+	})
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, _ = n.Images.PullImage(ctx, &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: ref}})
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+	})
+}
+
 // mesos launches a container by Mesos' agent API.
 func mesos(t *testing.T, n *nodetest.Node, image string) {
 	t.Helper()
@@ -185,6 +217,7 @@ func TestTheBrowser(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		n := nodetest.Start(t, nodetest.Options{Config: "[face.docker]\nenabled = true\n[face.mesos]\nenabled = true\n"})
 		ids := workloads(t, n)
+		slowPull(t, n)
 		pictures := os.Getenv("LONGSHORE_UI_PICTURES")
 		if pictures == "" {
 			pictures = t.TempDir()

@@ -39,11 +39,11 @@ export function State({ o }: { o: Obj }) {
 }
 
 /** A use beside its limit. */
-export function Meter({ use, limit, label }: { use: number | null | undefined; limit: number | null | undefined; label: string }) {
+export function Meter({ use, limit, label, calm }: { use: number | null | undefined; limit: number | null | undefined; label: string; calm?: boolean }) {
   const share = limit && use !== null && use !== undefined ? Math.min(1, use / limit) : 0;
   return (
     <span class="meter" role="meter" aria-label={label} aria-valuemin={0} aria-valuemax={100} aria-valuenow={Math.round(share * 100)}>
-      <i class={share > 0.9 ? "hot" : ""} style={{ width: `${(share * 100).toFixed(1)}%` }} />
+      <i class={share > 0.9 && !calm ? "hot" : ""} style={{ width: `${(share * 100).toFixed(1)}%` }} />
     </span>
   );
 }

@@ -1,7 +1,7 @@
 // The pages of images and volumes: who holds each byte.
 import { useMemo, useState } from "preact/hooks";
 import { get } from "./api";
-import { Failure, Panel, Table, useLoad } from "./parts";
+import { Failure, message, Meter, Panel, Table, useLoad } from "./parts";
 import { store, useStore, type Obj } from "./store";
 import { ago, bytes, plural, short } from "./text";
 
@@ -76,6 +76,103 @@ function Share({ parts }: { parts: { name: string; bytes: number; css: string }[
   );
 }
 
+function Pulls() {
+  useStore("pulls");
+  if (!store.pulls.length) return null;
+  return (
+    <Panel title="Pulls under way" wide>
+      {store.pulls.map((p, i) => {
+        const layers = p.layers ?? [];
+        const sum = (f: "done" | "total") => layers.reduce((n, l) => n + Number(l[f] ?? 0), 0);
+        return (
+          <div key={i} class="pull">
+            <b>{p.name}</b> <span class="owner">{p.owner}</span> <span class="note">{`${layers.length ? `${bytes(sum("done"))} of ${bytes(sum("total"))}` : (p.status ?? "")}${p.begun ? ` · since ${ago(Date.parse(p.begun))}` : ""}`}</span>
+            <ul class="parts">
+              {layers.map((l) => (
+                <li key={l.blob} class="part">
+                  <code>{short(l.blob)}</code>
+                  <Meter calm use={l.status === "done" || l.status === "exists" ? 1 : Number(l.done ?? 0)} limit={l.status === "done" || l.status === "exists" ? 1 : Number(l.total ?? 0)} label={"progress of " + short(l.blob)} />
+                  <span>{bytes(l.total ?? 0)}</span>
+                  <span class="note">{l.status}</span>
+                </li>
+              ))}
+            </ul>
+          </div>
+        );
+      })}
+    </Panel>
+  );
+}
+
+interface Part {
+  name: string;
+  note?: string;
+  bytes?: string;
+  frees?: string;
+  parts?: Part[];
+}
+
+/** A part of the disk with those below it, which exist only while it is open. */
+function PartRow({ part, whole, opened }: { part: Part; whole: number; opened?: boolean }) {
+  const [open, setOpen] = useState(!!opened);
+  const row = (
+    <span class="part">
+      <span>
+        <span title={part.name}>{part.name.length > 100 ? part.name.slice(0, 100) + "…" : part.name}</span> {part.note && <span class="note">{part.note}</span>}
+      </span>
+      <Meter calm use={Number(part.bytes ?? 0)} limit={whole} label={"share of " + part.name} />
+      <b>{bytes(part.bytes ?? 0)}</b>
+      <span class="note">{part.frees && `prune frees ${bytes(part.frees)}`}</span>
+    </span>
+  );
+  return (
+    <li>
+      {part.parts ? (
+        <details open={open} onToggle={(e) => setOpen(e.currentTarget.open)}>
+          <summary>{row}</summary>
+          {open && (
+            <ul>
+              {part.parts.map((p, i) => (
+                <PartRow key={i} part={p} whole={whole} />
+              ))}
+            </ul>
+          )}
+        </details>
+      ) : (
+        row
+      )}
+    </li>
+  );
+}
+
+/** The tree of "longshore why disk". The agent reads its whole directory for it, so it waits for a click. */
+function Disk() {
+  const [state, set] = useState<{ parts?: Part[]; error?: string; busy?: boolean }>({});
+  const measure = () => {
+    set((old) => ({ ...old, busy: true }));
+    get<{ tree: { parts?: Part[] } }>("disk/parts").then(
+      (d) => set({ parts: d.tree.parts ?? [] }),
+      (e) => set({ error: message(e) }),
+    );
+  };
+  const whole = Number(state.parts?.[0]?.bytes ?? 0);
+  return (
+    <Panel title="What occupies the disk" note="what prune frees is that of longshore system prune --all" wide>
+      <Failure text={state.error} />
+      {state.parts && (
+        <ul class="parts">
+          {state.parts.map((p, i) => (
+            <PartRow key={i} part={p} whole={whole} opened={i === 0} />
+          ))}
+        </ul>
+      )}
+      <button onClick={measure} disabled={state.busy}>
+        {state.busy ? "measuring…" : state.parts ? "measure again" : "measure"}
+      </button>
+    </Panel>
+  );
+}
+
 export function ImagesPage() {
   useStore("objects");
   const pulls = store.events.filter((e) => e.kind.startsWith("image.")).length;
@@ -105,6 +202,7 @@ export function ImagesPage() {
         </p>
         <Failure text={error} />
       </header>
+      <Pulls />
       <Panel title="Who holds the bytes" wide>
         <Share
           parts={[
@@ -114,6 +212,7 @@ export function ImagesPage() {
           ]}
         />
       </Panel>
+      <Disk />
       <Table
         label="Images"
         empty={data ? "No images." : "…"}

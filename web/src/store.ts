@@ -70,10 +70,22 @@ export interface Load {
   disks?: { paths: string[]; totalBytes: string; freeBytes?: string; inodes?: string; freeInodes?: string }[];
 }
 
-export type Topic = "objects" | "stats" | "load" | "events" | "agent";
+/** A pull under way. */
+export interface Pull {
+  owner: string;
+  name: string;
+  begun?: string;
+  status?: string;
+  layers?: { blob: string; status?: string; done?: string; total?: string }[];
+}
+
+type Pulling = { pulls?: Pull[] };
+
+export type Topic = "objects" | "stats" | "load" | "events" | "pulls" | "agent";
 
 type Message =
-  | { k: "all"; set: Obj[] | null; history: Load[] | null }
+  | { k: "all"; set: Obj[] | null; history: Load[] | null; pulling: Pulling | null }
+  | { k: "pulls"; p: Pulling }
   | { k: "change"; set: Obj[]; gone: string[] }
   | { k: "stats"; c: (number | string | null)[][] }
   | { k: "load"; l: Load }
@@ -97,6 +109,7 @@ export const store = {
   past: new Map<string, Past>(),
   loads: [] as Load[],
   events: [] as Event[],
+  pulls: [] as Pull[],
   /** The page has no connection, or its server has none to the agent. */
   down: false,
   ready: false,
@@ -153,7 +166,9 @@ function take(m: Message) {
     case "all":
       store.objects = new Map((m.set ?? []).map((o) => [o.id, o]));
       store.loads = m.history ?? [];
+      store.pulls = m.pulling?.pulls ?? [];
       store.ready = true;
+      touch("pulls");
       store.version++;
       touch("objects");
       touch("load");
@@ -183,6 +198,10 @@ function take(m: Message) {
     case "load":
       store.loads = [...store.loads.slice(-maxLoads + 1), m.l];
       touch("load");
+      break;
+    case "pulls":
+      store.pulls = m.p.pulls ?? [];
+      touch("pulls");
       break;
     case "event":
       store.events = [...store.events.slice(-maxEvents + 1), m.e];
