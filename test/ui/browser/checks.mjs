@@ -154,9 +154,9 @@ await check("images: names, owners and holders", () => shows(page, "main", "busy
 await check("images: who holds the bytes", () => shows(page, "[aria-label='Who holds the bytes']", "containers"));
 await check("images: what occupies the disk", async () => {
   await page.evaluate(() => document.querySelector("[aria-label='What occupies the disk'] button").click());
-  await shows(page, ".parts", "images", "containers", "the node's records", "prune frees");
+  await shows(page, "[aria-label='What occupies the disk'] .parts", "images", "containers", "the node's records", "prune frees");
   await page.evaluate(() => [...document.querySelectorAll(".parts summary")].find((s) => /^images/.test(s.innerText)).click());
-  return shows(page, ".parts", "(cli)", "containers use it");
+  return shows(page, "[aria-label='What occupies the disk'] .parts", "(cli)", "containers use it");
 });
 await check("images: a pull under way", async () => {
   await shows(page, "[aria-label='Pulls under way']", "busybox:slow", "cri", "downloading");
