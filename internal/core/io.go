@@ -39,6 +39,8 @@ type LogDriver struct {
 	Command string `json:"command,omitempty"`
 	// Attributes are the labels and variables that the options select.
 	Attributes map[string]string `json:"attributes,omitempty"`
+	// Foreign says that the author of a pod, job or service chose a service with an address of the network. An egress list refuses it.
+	Foreign bool `json:"foreign,omitempty"`
 }
 
 // LogDrivers decides about the log drivers of containers: see ContainerConfig.LogDriver.

@@ -204,7 +204,10 @@ func (p *Policy) Narrow(owner core.Owner, labels map[string]string, list []strin
 }
 
 // AdjustContainer implements core.Policy.
-func (p *Policy) AdjustContainer(_ context.Context, sb *core.Sandbox, _ *core.Container, spec *specs.Spec) error {
+func (p *Policy) AdjustContainer(_ context.Context, sb *core.Sandbox, c *core.Container, spec *specs.Spec) error {
+	if d := c.Config.LogDriver; d != nil && d.Foreign && len(sb.Config.Network.Egress) > 0 {
+		return fmt.Errorf("log driver %s: the node would send the output to an address that the sandbox's egress list does not bound; the node's operator may name the service in [logs] of the agent's configuration: %w", d.Name, errdefs.ErrInvalidArgument)
+	}
 	return confine(sb, spec.Process)
 }
 

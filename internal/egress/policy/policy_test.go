@@ -83,6 +83,30 @@ func TestConfigsThatAreRefused(t *testing.T) {
 	}
 }
 
+// TestLogServicesOfAuthors: the output of a sandbox with a list goes to no address that the author of the job chose.
+func TestLogServicesOfAuthors(t *testing.T) {
+	p, err := New(Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		list    []string
+		driver  *core.LogDriver
+		refused bool
+	}{
+		{nil, &core.LogDriver{Name: "fluentd", Foreign: true}, false},
+		{[]string{"none"}, &core.LogDriver{Name: "fluentd", Foreign: true}, true},
+		{[]string{"none"}, &core.LogDriver{Name: "fluentd"}, false},
+		{[]string{"none"}, nil, false},
+	} {
+		sb, c := &core.Sandbox{}, &core.Container{}
+		sb.Config.Network.Egress, c.Config.LogDriver = tt.list, tt.driver
+		if err := p.AdjustContainer(t.Context(), sb, c, &specs.Spec{}); errdefs.IsInvalidArgument(err) != tt.refused || (err != nil) != tt.refused {
+			t.Errorf("list %v, driver %+v: %v", tt.list, tt.driver, err)
+		}
+	}
+}
+
 func TestCapabilities(t *testing.T) {
 	sets := func(caps ...string) *specs.LinuxCapabilities {
 		return &specs.LinuxCapabilities{Bounding: slices.Clone(caps), Effective: slices.Clone(caps), Permitted: slices.Clone(caps), Ambient: slices.Clone(caps)}

@@ -16,44 +16,55 @@ const localService = "/dev/log"
 // Authored is Record for authors of pods, jobs and services: they name services of the network and the node's own. Files and other
 // sockets of the node belong to its operator. A driver without a service has no options.
 func Authored(name string, opts, labels map[string]string, env []string) (*core.LogDriver, error) {
-	if err := CheckAuthored(name, opts); err != nil {
+	d, err := authored(name, opts)
+	if err != nil {
 		return nil, err
 	}
-	if Local(name) {
+	if d == nil {
 		return &core.LogDriver{Name: name}, nil
 	}
-	return record(name, opts, labels, env)
+	r, err := record(name, opts, labels, env)
+	if err == nil {
+		r.Foreign = d.remote
+	}
+	return r, err
 }
 
 // CheckAuthored is Parse for authors of pods, jobs and services.
 func CheckAuthored(name string, opts map[string]string) error {
+	_, err := authored(name, opts)
+	return err
+}
+
+// authored returns the driver; nil is one without a service.
+func authored(name string, opts map[string]string) (*Driver, error) {
 	switch {
 	case name == "none":
-		return invalid.Plainf("log driver none: the files of the log are needed")
+		return nil, invalid.Plainf("log driver none: the files of the log are needed")
 	case name == "" && len(opts) > 0:
-		return invalid.Plainf("options of a log driver without its name")
+		return nil, invalid.Plainf("options of a log driver without its name")
 	case Local(name) && len(opts) > 0:
-		return invalid.Plainf("log driver %s has no options here", name)
+		return nil, invalid.Plainf("log driver %s has no options here", name)
 	case Local(name):
-		return nil
+		return nil, nil
 	}
 	d, err := Parse(name, opts)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	const belongs = "belongs to the node's operator, who may name it in [logs] of the agent's configuration"
 	// The name of a file is refused whether or not the address needs it.
 	for _, option := range []string{"syslog-tls-ca-cert", "syslog-tls-cert", "syslog-tls-key"} {
 		if opts[option] != "" {
-			return invalid.Plainf("log option %s: a file of the node "+belongs, option)
+			return nil, invalid.Plainf("log option %s: a file of the node "+belongs, option)
 		}
 	}
 	for _, path := range d.sockets {
 		if path != localService {
-			return invalid.Plainf("log service %s: a socket of the node other than %s "+belongs, path, localService)
+			return nil, invalid.Plainf("log service %s: a socket of the node other than %s "+belongs, path, localService)
 		}
 	}
-	return nil
+	return d, nil
 }
 
 // Lines reads options of a driver, a line each as NAME=VALUE.

@@ -33,7 +33,10 @@ func TestAuthorsNameServicesOfTheNetwork(t *testing.T) {
 		if tt.option != "" {
 			opts[tt.option] = tt.value
 		}
-		_, err := Authored(tt.name, opts, nil, nil)
+		d, err := Authored(tt.name, opts, nil, nil)
+		if foreign := tt.name == "fluentd" || strings.Contains(tt.value, "logs:"); err == nil && d.Foreign != foreign {
+			t.Errorf("%s %s=%s: foreign is %v", tt.name, tt.option, tt.value, d.Foreign)
+		}
 		if tt.refusal == "" && err != nil || tt.refusal != "" && (err == nil || !strings.Contains(err.Error(), tt.refusal)) {
 			t.Errorf("%s %s=%s: %v", tt.name, tt.option, tt.value, err)
 		}

@@ -62,6 +62,7 @@ type Driver struct {
 	open    func(Source, string) (Sender, error)
 	files   []*tlsFiles
 	sockets []string // paths
+	remote  bool     // its service has an address of the network
 }
 
 // CheckFiles reads the files of the options. A sender reads them for each connection.
@@ -132,7 +133,7 @@ func Parse(name string, opts map[string]string) (*Driver, error) {
 	if d.open, err = parse(o); err != nil {
 		return nil, err
 	}
-	d.files, d.sockets = o.files, o.sockets
+	d.files, d.sockets, d.remote = o.files, o.sockets, o.remote
 	return d, o.unknown()
 }
 
@@ -143,6 +144,7 @@ type options struct {
 	used    map[string]bool
 	files   []*tlsFiles // of the node
 	sockets []string
+	remote  bool
 }
 
 func (o *options) get(name string) string {

@@ -38,6 +38,8 @@ func parseFluentd(o *options) (func(Source, string) (Sender, error), error) {
 	}
 	if proto.to.network == "unix" {
 		o.sockets = append(o.sockets, proto.to.address)
+	} else {
+		o.remote = true
 	}
 	if proto.nano, err = o.flag("fluentd-sub-second-precision"); err != nil {
 		return nil, err

@@ -117,6 +117,7 @@ func syslogTargets(o *options) ([]target, error) {
 		if u.Scheme != "udp" {
 			t.network = "tcp"
 		}
+		o.remote = true
 		if u.Scheme == "tcp+tls" {
 			t.tls, o.files = files, append(o.files, files)
 		}
