@@ -64,6 +64,8 @@ func accepted() []difference {
 		is("and the message queues to nobody's group there", `^dev drwxrwxrwt 0 65534 mqueue`, "dev drwxrwxrwt 0 0 mqueue"),
 		is("runc leaves the tmpfs of a read-only cgroup mount writable", `^(mount /sys/fs/cgroup /) r[ow]`, "$1 ro"),
 		is("where the same v2 tree is mounted twice on one place, runc binds it the second time", `(^mount /sys/fs/cgroup / .* - cgroup2) cgroup2? rw`, "$1 rw"),
+		is("a mount of the v2 tree from the host's cgroup namespace sets the options of the whole tree: runc clears them, we keep them",
+			`( - cgroup2 rw),(nsdelegate|memory_recursiveprot)\S*$`, "$1"),
 		is("in a user namespace without a cgroup namespace the container sees its own directory of the v2 tree here, all of the tree there",
 			`^mount /sys/fs/cgroup /longshore-\S+/ID (.* - cgroup2) cgroup2 rw`, "mount /sys/fs/cgroup / $1 rw"),
 		is("the name that a named hierarchy is mounted by", `- cgroup (systemd|cgroup) rw,name=systemd`, "- cgroup systemd"),
