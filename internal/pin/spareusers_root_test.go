@@ -19,11 +19,11 @@ import (
 func TestReadyUserNamespaces(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		made := make(chan uint32, 16)
-		var sandbox atomic.Bool // whether a sandbox waits for namespaces
+		type waits struct{} // marks the context of a sandbox, which waits for namespaces that are made with it
 		var waited atomic.Int32
 		var files []*os.File
-		pins, err := pin.New(pin.Options{Dir: "/run/ns", Ready: true, Make: func(_ context.Context, uids, _ []specs.LinuxIDMapping, kinds ...specs.LinuxNamespaceType) (out []*os.File, err error) {
-			if sandbox.Load() {
+		pins, err := pin.New(pin.Options{Dir: "/run/ns", Ready: true, Make: func(ctx context.Context, uids, _ []specs.LinuxIDMapping, kinds ...specs.LinuxNamespaceType) (out []*os.File, err error) {
+			if ctx.Value(waits{}) != nil {
 				waited.Add(1)
 			}
 			for range kinds {
@@ -42,10 +42,8 @@ func TestReadyUserNamespaces(t *testing.T) {
 		}
 		start := func(id core.ID, first uint32) {
 			t.Helper()
-			sandbox.Store(true)
-			defer sandbox.Store(false)
 			req := core.PinRequest{Sandbox: id, Kinds: []specs.LinuxNamespaceType{specs.UserNamespace, specs.UTSNamespace}, UIDs: core.UserRange(first), GIDs: core.UserRange(first)}
-			if _, err := pins.Pin(t.Context(), req); err != nil {
+			if _, err := pins.Pin(context.WithValue(t.Context(), waits{}, true), req); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -55,10 +53,15 @@ func TestReadyUserNamespaces(t *testing.T) {
 				t.Fatalf("namespaces from id %d are made, want %d", got, want)
 			}
 		}
+		ready := func(n int) {
+			t.Helper()
+			roottest.Eventually(t, "namespaces are ready", func() bool { return pins.ReadyUsers() == n })
+		}
 		const a, b, c = 100000, 100000 + core.UserIDs, 100000 + 2*core.UserIDs
 		start("a", a)
 		next(a)
 		next(b)
+		ready(1)
 		start("b", b)
 		if waited.Load() != 1 {
 			t.Fatal("the second sandbox waited for namespaces")
@@ -68,6 +71,7 @@ func TestReadyUserNamespaces(t *testing.T) {
 			t.Fatal(err)
 		}
 		next(a)
+		ready(2)
 		start("d", a)
 		if waited.Load() != 1 {
 			t.Fatal("a sandbox with the ids of one that ended waited for namespaces")

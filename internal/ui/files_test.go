@@ -119,6 +119,7 @@ func FuzzRequests(f *testing.F) {
 	f.Add("POST", "/api/exec/x/size", "", `{"cols":-1}`)
 	f.Add("GET", "/api/events", "id=%zz&n=999999999999", "")
 	f.Add("GET", "/%2e%2e/x", "", "")
+	f.Add("GET", "", "0", "")
 	a := &agent{}
 	s, err := New(Options{Conn: a, Token: token, Actions: true, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -140,7 +141,7 @@ func FuzzRequests(f *testing.F) {
 		if w.Header().Get("Content-Security-Policy") != policy {
 			t.Error("no policy")
 		}
-		if ct := w.Header().Get("Content-Type"); strings.Contains(ct, "html") && w.Code == http.StatusOK && path != "/" && path != "/index.html" {
+		if ct := w.Header().Get("Content-Type"); strings.Contains(ct, "html") && w.Code == http.StatusOK && path != "" && path != "/" && path != "/index.html" {
 			t.Errorf("%s %s is %s", method, path, ct)
 		}
 	})

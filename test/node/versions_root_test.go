@@ -216,11 +216,15 @@ func TestUpgradeKilledAtEveryStage(t *testing.T) {
 					n.Up()
 					<-upgraded // it fails, unless it has reached the next agent
 				} else {
-					before := n.Processes("keeper")
+					var before []int
+					roottest.Eventually(t, what+": one keeper, and no process that it starts", func() bool {
+						before = n.Processes("keeper")
+						return len(before) == 1
+					})
 					_, _ = n.CLI("upgrade")
 					roottest.Eventually(t, what+": another keeper", func() bool {
 						now := n.Processes("keeper")
-						return len(now) == 1 && len(before) == 1 && now[0] != before[0]
+						return len(now) == 1 && now[0] != before[0]
 					})
 					if n.Pid() != launched {
 						t.Errorf("%s: the agent is another process", what)
