@@ -149,5 +149,5 @@ func versionOf(path string) string {
 		return "unknown"
 	}
 	line, _, _ := strings.Cut(string(out), "\n")
-	return line
+	return strings.TrimSpace(line)
 }
