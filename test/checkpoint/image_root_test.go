@@ -82,6 +82,9 @@ func TestAContainerOfACheckpointContinues(t *testing.T) {
 			if n, err := strconv.Atoi(first); err != nil || n < 5 || n > before+1 {
 				t.Errorf("%s: it goes on with %q, %d were printed before", name, first, before)
 			}
+			if r, err := b.CRI.CreateContainer(t.Context(), &runtimeapi.CreateContainerRequest{PodSandboxId: pod.ID, Config: cfg, SandboxConfig: pod.Config}); err == nil && r.GetContainerId() != c.ID {
+				t.Errorf("%s: a call after the start made another container", name)
+			} // it leaves the one that runs
 			out, err := b.CRI.ExecSync(t.Context(), &runtimeapi.ExecSyncRequest{ContainerId: c.ID, Cmd: []string{"cat", "/kept"}, Timeout: 60})
 			if err != nil || string(out.GetStdout()) != "changed\n" {
 				t.Errorf("%s: its file: %v, %q", name, err, out.GetStdout())

@@ -113,6 +113,9 @@ func (c *Calls) continues(ctx context.Context, req *v1.CreateContainerRequest, f
 	if same && ct.LastCheckpoint() != nil {
 		return ct, nil
 	}
+	if err == nil && same && ct.State != core.ContainerCreated {
+		return ct, fmt.Errorf("it exists and continues no checkpoint: remove it first: %w", errdefs.ErrAlreadyExists)
+	}
 	if err != nil {
 		return ct, err
 	}
