@@ -6,7 +6,11 @@ case ${1:-} in
 demo) pkgs='ca-certificates crun busybox-static' ;;
 test) pkgs='bzip2 ca-certificates git erofs-utils gcc libc6-dev crun runc busybox-static nftables iptables iproute2 docker-registry apache2-utils openssl skopeo umoci buildah containernetworking-plugins protobuf-compiler libprotobuf-dev jq podman prometheus rsyslog python3 python3-docker docker-compose systemd xz-utils bash-completion zsh fish' ;;
 suite) pkgs='bash bind9-dnsutils curl dash libc-bin' ;; # programs of the images of Kubernetes' e2e suite
-browser) pkgs='chromium fonts-dejavu-core nodejs npm' ;;
+browser)
+  pkgs='chromium fonts-dejavu-core'
+  # A node of another source conflicts with Debian's npm.
+  command -v npm >/dev/null || pkgs+=' nodejs npm'
+  ;;
 vm) pkgs='ca-certificates cryptsetup-bin erofs-utils fdisk qemu-system-arm qemu-system-x86 busybox-static crun runc cpio kmod e2fsprogs' ;;
 release) pkgs='apt-utils binutils ca-certificates dpkg-dev git gpg gpg-agent gpgv jq lintian mmdebstrap openssl shellcheck xz-utils' ;;
 *)
