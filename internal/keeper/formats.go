@@ -102,7 +102,7 @@ func MaySpeak(ctx context.Context, c *Client, oldest, newest int) error {
 // become has the keeper execute the program at path. Requests that take time wait until it has, because the keeper does not hand
 // over those that it has read and not carried out.
 func (p *pair) become(ctx context.Context, path string) error {
-	release, err := p.hold()
+	release, err := p.hold(ctx)
 	if err != nil {
 		return fmt.Errorf("upgrade of the keeper to %s: %w", path, err)
 	}
@@ -114,11 +114,33 @@ func (p *pair) become(ctx context.Context, path string) error {
 	return err
 }
 
+// quietPatience is how long an upgrade waits for a moment without requests that take time. Without such a moment it holds new
+// requests back until those under way have ended.
+const quietPatience = 3 * time.Second
+
 // hold stops requests of the kinds that take time, until release is called. Earlier requests are complete messages in the
-// keeper's socket when hold returns.
-func (p *pair) hold() (release func(), err error) {
+// keeper's socket when hold returns. The keeper ends the requests under way before it executes its next program, so hold
+// waits for a moment without any: those that it stops wait for the upgrade alone.
+func (p *pair) hold(ctx context.Context) (release func(), err error) {
 	held := make(chan struct{})
+	enough := time.NewTimer(quietPatience)
+	defer enough.Stop()
 	p.mu.Lock()
+	for patient := true; p.held == nil && p.slow > 0 && patient; {
+		if p.quiet == nil {
+			p.quiet = make(chan struct{})
+		}
+		quiet := p.quiet
+		p.mu.Unlock()
+		select {
+		case <-quiet:
+		case <-enough.C:
+			patient = false
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+		p.mu.Lock()
+	}
 	if p.held != nil {
 		p.mu.Unlock()
 		return nil, fmt.Errorf("another one is under way: %w", errdefs.ErrFailedPrecondition)
@@ -132,6 +154,16 @@ func (p *pair) hold() (release func(), err error) {
 		p.mu.Unlock()
 		close(held)
 	}, nil
+}
+
+// slowEnded is called at the end of a request that takes time.
+func (p *pair) slowEnded() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.slow--; p.slow == 0 && p.quiet != nil {
+		close(p.quiet)
+		p.quiet = nil
+	}
 }
 
 // takesTime reports whether the keeper answers a request of this kind later than it reads it.

@@ -34,7 +34,7 @@ type pair struct {
 	// sending counts the writes of requests. It grows only with mu held, while held is nil.
 	sending sync.WaitGroup
 
-	mu       sync.Mutex    // guards conn, up, gone, nestLost, ending, next, calls, subs, inputs, copies, held
+	mu       sync.Mutex    // guards conn, up, gone, nestLost, ending, next, calls, subs, inputs, copies, held, slow, quiet
 	conn     *link         // nil while no keeper is connected
 	up       chan struct{} // closed once conn is set or never will be
 	gone     bool          // keeper and nest are dead, or the Client is closed
@@ -46,6 +46,8 @@ type pair struct {
 	inputs   map[*stdinEnd]inputOf // open inputs, for CloseStdin
 	copies   copies
 	held     chan struct{} // closed at the end of an upgrade, which requests that take time wait for; nil without one
+	slow     int           // requests under way that take time
+	quiet    chan struct{} // closed when slow becomes 0; nil unless an upgrade waits for that
 }
 
 // inputOf names the process that an input belongs to.
@@ -402,6 +404,10 @@ func (p *pair) try(ctx context.Context, kind wire.Kind, m, answer wire.Message) 
 	id := p.next
 	p.calls[id] = call
 	p.sending.Add(1)
+	if takesTime(kind) {
+		p.slow++
+		defer p.slowEnded()
+	}
 	p.mu.Unlock()
 	kind, m, files, err := conn.forVersion(kind, m)
 	if err != nil {
