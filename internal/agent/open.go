@@ -66,6 +66,9 @@ func (n *node) open(ctx context.Context, open *closers) error {
 	if err := n.observe(); err != nil {
 		return err
 	}
+	if err := openTrail(n, open); err != nil {
+		return err
+	}
 	n.modules = openModules(root, n.log)
 	n.reserves = newReserves(root, run, n.log)
 	if err := n.openStores(ctx, open); err != nil {
@@ -163,7 +166,7 @@ func (n *node) openStores(ctx context.Context, open *closers) (err error) {
 	if n.binary, err = n.keeperBinary(); err != nil {
 		return err
 	}
-	if err := errors.Join(registerMeters(n), openTrail(n, open)); err != nil {
+	if err := registerMeters(n); err != nil {
 		return err
 	}
 	flush, err := traces.Open(ctx, n.cfg.Traces, n.version)

@@ -27,7 +27,7 @@ func openTrail(n *node, open *closers) error {
 		n.log.Error("the node keeps no audit trail", "error", err)
 		return nil
 	}
-	open.add(l.Close)
+	open.add(l.Close) // after records and images, because a call that is cut off may still change them
 	n.trail = l
 	return n.metrics.Register(auditMetrics(l.Counts))
 }

@@ -226,7 +226,7 @@ func (l *Log) Write(r Record) {
 	l.counts.Lost++
 	if now := l.o.Now(); now.Sub(l.warned) > time.Minute {
 		l.warned = now
-		l.o.Logger.Error("the audit trail misses lines", "error", err, "lines", l.counts.Lost)
+		l.o.Logger.Error("the audit trail misses lines", "error", err, "lines", l.counts.Lost, "face", r.Face, "call", r.Call, "outcome", r.Outcome)
 	}
 }
 

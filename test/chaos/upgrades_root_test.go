@@ -77,6 +77,9 @@ func TestUpgradesUnderLoad(t *testing.T) {
 		}
 		u.healthy()
 		u.finish()
+		if log, err := os.ReadFile(filepath.Join(u.n.Dir, "agent.log")); err != nil || strings.Contains(string(log), "the audit trail misses lines") {
+			t.Errorf("lines of the audit trail were lost, or there is no log: %v", err)
+		}
 		t.Logf("%d upgrades of %d containers in %.0f s, %.1f MB/s of output", rounds, len(u.tasks), took.Seconds(), float64(bytes)/1e6/took.Seconds())
 		u.n.Check()
 	})
