@@ -156,6 +156,15 @@ func (p *pair) hold(ctx context.Context) (release func(), err error) {
 	}, nil
 }
 
+// count counts a request if it takes time. The returned function is called at its end. Preconditions: mu is held.
+func (p *pair) count(kind wire.Kind) (ended func()) {
+	if !takesTime(kind) {
+		return func() {}
+	}
+	p.slow++
+	return p.slowEnded
+}
+
 // slowEnded is called at the end of a request that takes time.
 func (p *pair) slowEnded() {
 	p.mu.Lock()

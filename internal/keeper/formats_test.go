@@ -33,11 +33,11 @@ func TestAnUpgradeHoldsNothingBackBeforeAQuietMoment(t *testing.T) {
 				}
 				want := quietPatience
 				if ends {
-					time.Sleep(time.Second)
+					<-time.After(time.Second)
 					p.slowEnded()
 					want = time.Second
 				} else {
-					time.Sleep(quietPatience)
+					<-time.After(quietPatience)
 				}
 				synctest.Wait()
 				if p.held == nil || time.Since(start) != want {

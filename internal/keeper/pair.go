@@ -404,10 +404,7 @@ func (p *pair) try(ctx context.Context, kind wire.Kind, m, answer wire.Message) 
 	id := p.next
 	p.calls[id] = call
 	p.sending.Add(1)
-	if takesTime(kind) {
-		p.slow++
-		defer p.slowEnded()
-	}
+	defer p.count(kind)()
 	p.mu.Unlock()
 	kind, m, files, err := conn.forVersion(kind, m)
 	if err != nil {
