@@ -127,7 +127,7 @@ func (n *node) sleeper() core.Sleeper {
 	}
 	n.rests = sleep.New(sleep.Options{
 		Program: path, Root: filepath.Join(n.cfg.Agent.Root, "sleep"), State: filepath.Join(n.cfg.Agent.State, "sleep"),
-		Cgroups: n.cgroups, Holder: n.keeper.Held(), Limit: n.cfg.Sleep.MaxBytes, Reserve: n.cfg.Sleep.MinFreeBytes, Logger: n.log,
+		Cgroups: n.cgroups, Holder: n.keeper.Held(), Limit: n.cfg.Sleep.MaxBytes, Reserve: n.cfg.Sleep.MinFreeBytes, Swap: n.cfg.Sleep.Swap, Logger: n.log,
 		Thawed: n.metrics.Thawed, Woken: n.metrics.Woken,
 	})
 	return n.rests
@@ -156,6 +156,9 @@ func sleepFinding(n *node) control.Finding {
 	}
 	if err != nil {
 		return warn("sleep", "", "%v", err)
+	}
+	if n.cfg.Sleep.Swap && sleep.FreeSwap() == 0 {
+		return warn("sleep", "add swap, or switch sleep.swap off", "sleep.swap is set, and the node has no free swap: the memory of containers that sleep goes to files")
 	}
 	return ok("sleep", "%d containers sleep, and have freed %d MiB", asleep, given>>20)
 }

@@ -420,3 +420,35 @@ func TestACpusetHandsItsOwnOn(t *testing.T) {
 		}
 	})
 }
+
+// TestReclaimFreesMemory: the kernel frees the page cache of a frozen cgroup.
+func TestReclaimFreesMemory(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		t.Helper()
+		tree := newTree(t)
+		ref := place(t, tree, core.CgroupRef{}, "reclaimed")
+		create(t, tree, ref, nil)
+		file := filepath.Join(t.TempDir(), "cached")
+		if err := os.WriteFile(file, make([]byte, 32<<20), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = tree.Kill(context.Background(), ref) })
+		run(t, tree, ref, "cp "+file+" "+file+".copy; sync "+file+".copy; echo ready; read x")
+		if err := tree.Freeze(t.Context(), ref, true); err != nil {
+			t.Fatal(err)
+		}
+		freed, err := tree.Reclaim(t.Context(), ref)
+		if errors.Is(err, os.ErrNotExist) && tree.Mode() == core.CgroupV2 {
+			t.Skip("this kernel has no memory.reclaim")
+		}
+		if err != nil || freed < 24<<20 {
+			t.Errorf("%d bytes of 32 MiB of page cache were freed, %v", freed, err)
+		}
+		if err := tree.Freeze(t.Context(), ref, false); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := tree.Reclaim(t.Context(), core.CgroupRef{Path: "/elsewhere"}); err == nil {
+			t.Error("the memory of a cgroup that is not ours was reclaimed")
+		}
+	})
+}

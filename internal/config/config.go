@@ -106,6 +106,8 @@ type Sleep struct {
 	// its file system.
 	MaxBytes     uint64 `toml:"max_bytes"`
 	MinFreeBytes uint64 `toml:"min_free_bytes"`
+	// Swap prefers the node's swap to a file, where it has room.
+	Swap bool `toml:"swap"`
 }
 
 // Checkpoint is the [checkpoint] section.

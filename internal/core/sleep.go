@@ -51,7 +51,9 @@ var ErrMemoryLost = errors.New("the memory of the sleeping container is lost")
 type Slept struct {
 	Processes int    `json:"processes"`
 	Given     uint64 `json:"given"`  // bytes of freed memory
-	Stored    uint64 `json:"stored"` // bytes on disk
+	Stored    uint64 `json:"stored"` // bytes on disk, compressed, or in the swap
+	// Swap says that the memory is in the node's swap, and not in a file.
+	Swap bool `json:"swap,omitempty"`
 	// Resident lists the memory that a Sleeper cannot free.
 	Resident []Resident `json:"resident,omitempty"`
 }

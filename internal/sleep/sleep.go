@@ -37,7 +37,9 @@ type Options struct {
 	// Limit bounds the file of a container in bytes; 0 is no limit. Reserve is how many bytes of the file
 	// system stay free.
 	Limit, Reserve uint64
-	Logger         *slog.Logger
+	// Swap prefers the node's swap, where it has room for a container's memory, to a file.
+	Swap   bool
+	Logger *slog.Logger
 	// Thawed gets the time from a wake until the processes ran, and Woken until all pages were restored. Both may be nil.
 	Thawed, Woken func(took time.Duration)
 }
@@ -89,6 +91,11 @@ const (
 
 // Sleep implements core.Sleeper.
 func (s *Sleeper) Sleep(ctx context.Context, id core.ID, cgroup core.CgroupRef) (core.Slept, error) {
+	if s.o.Swap {
+		if slept, done, err := s.toSwap(ctx, id, cgroup); done || err != nil {
+			return slept, err
+		}
+	}
 	if err := s.room(); err != nil {
 		return core.Slept{}, err
 	}

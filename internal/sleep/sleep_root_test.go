@@ -83,10 +83,13 @@ func newBedTo(t *testing.T, out *os.File, program ...string) *bed {
 }
 
 // agent makes the next agent's Sleeper.
-func (b *bed) agent() {
+func (b *bed) agent() { b.prefer(false) }
+
+// prefer makes the next agent's Sleeper, which may prefer the swap.
+func (b *bed) prefer(swap bool) {
 	b.s = sleep.New(sleep.Options{
 		Program: "/proc/self/exe", Root: filepath.Join(b.dir, "root"), State: filepath.Join(b.dir, "state"),
-		Cgroups: b.tree, Holder: b.holder, Logger: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+		Cgroups: b.tree, Holder: b.holder, Swap: swap, Logger: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	})
 }
 

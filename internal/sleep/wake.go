@@ -39,6 +39,9 @@ type waking struct {
 
 // Wake implements core.Sleeper.
 func (s *Sleeper) Wake(ctx context.Context, id core.ID, cgroup core.CgroupRef, done func(core.Woken)) error {
+	if s.swapped(id) != core.StageNone {
+		return s.wakeFromSwap(ctx, id, cgroup, done)
+	}
 	phase, err := s.phase(id)
 	if errors.Is(err, os.ErrNotExist) || err == nil && phase == ledger.Copying {
 		phase, err = ledger.In, nil // no memory was freed
@@ -307,6 +310,9 @@ func (w *waking) end() {
 
 // Stage implements core.Sleeper.
 func (s *Sleeper) Stage(ctx context.Context, id core.ID) (core.SleepStage, error) {
+	if stage := s.swapped(id); stage != core.StageNone {
+		return stage, nil
+	}
 	phase, err := s.phase(id)
 	switch {
 	case errors.Is(err, os.ErrNotExist):

@@ -421,7 +421,7 @@ type Rest struct {
 	Phase         string                 `protobuf:"bytes,1,opt,name=phase,proto3" json:"phase,omitempty"`                                 // falling, asleep, waking; "": all of its memory is back
 	Since         *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=since,proto3" json:"since,omitempty"`                                 // when it fell asleep
 	GivenBytes    uint64                 `protobuf:"varint,3,opt,name=given_bytes,json=givenBytes,proto3" json:"given_bytes,omitempty"`    // memory that it gave back
-	StoredBytes   uint64                 `protobuf:"varint,4,opt,name=stored_bytes,json=storedBytes,proto3" json:"stored_bytes,omitempty"` // in the file
+	StoredBytes   uint64                 `protobuf:"varint,4,opt,name=stored_bytes,json=storedBytes,proto3" json:"stored_bytes,omitempty"` // in the file or the swap
 	Processes     uint32                 `protobuf:"varint,5,opt,name=processes,proto3" json:"processes,omitempty"`
 	Resident      []*Resident            `protobuf:"bytes,6,rep,name=resident,proto3" json:"resident,omitempty"`
 	Woken         *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=woken,proto3" json:"woken,omitempty"`
@@ -429,6 +429,7 @@ type Rest struct {
 	Faults        uint64                 `protobuf:"varint,9,opt,name=faults,proto3" json:"faults,omitempty"` // accesses that waited for memory, once all of it is back
 	Pages         uint64                 `protobuf:"varint,10,opt,name=pages,proto3" json:"pages,omitempty"`  // that were brought back
 	Back          *durationpb.Duration   `protobuf:"bytes,11,opt,name=back,proto3" json:"back,omitempty"`     // from the wake until all memory was back
+	Swap          bool                   `protobuf:"varint,12,opt,name=swap,proto3" json:"swap,omitempty"`    // stored_bytes are in the node's swap, not in a file
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -538,6 +539,13 @@ func (x *Rest) GetBack() *durationpb.Duration {
 		return x.Back
 	}
 	return nil
+}
+
+func (x *Rest) GetSwap() bool {
+	if x != nil {
+		return x.Swap
+	}
+	return false
 }
 
 // Resident is memory that a sleeping container keeps.
@@ -6916,7 +6924,7 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\n" +
 	"\n" +
 	"\b_size_rwB\r\n" +
-	"\v_size_image\"\x83\x03\n" +
+	"\v_size_image\"\x97\x03\n" +
 	"\x04Rest\x12\x14\n" +
 	"\x05phase\x18\x01 \x01(\tR\x05phase\x120\n" +
 	"\x05since\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x1f\n" +
@@ -6930,7 +6938,8 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\x06faults\x18\t \x01(\x04R\x06faults\x12\x14\n" +
 	"\x05pages\x18\n" +
 	" \x01(\x04R\x05pages\x12-\n" +
-	"\x04back\x18\v \x01(\v2\x19.google.protobuf.DurationR\x04back\"D\n" +
+	"\x04back\x18\v \x01(\v2\x19.google.protobuf.DurationR\x04back\x12\x12\n" +
+	"\x04swap\x18\f \x01(\bR\x04swap\"D\n" +
 	"\bResident\x12\x10\n" +
 	"\x03pid\x18\x01 \x01(\x05R\x03pid\x12\x10\n" +
 	"\x03why\x18\x02 \x01(\tR\x03why\x12\x14\n" +

@@ -77,6 +77,8 @@ type Options struct {
 	PolicyFile string
 	// PlugTime bounds the wait for a device that the host plugs in.
 	PlugTime time.Duration
+	// Reclaim frees memory of containers when they are paused.
+	Reclaim bool
 	// CDI resolves the names of containers' devices.
 	CDI guest.CDI
 	// Images pulls the images of storages of the driver image_guest_pull; nil pulls nothing.
@@ -112,6 +114,16 @@ func Run(ctx context.Context, o Options) (err error) {
 		OOMCounter: func(ref core.CgroupRef) string {
 			level, _ := p.groups.OOMLevel(ref)
 			return level.Path
+		},
+		Paused: func(ctx context.Context, ref core.CgroupRef) {
+			if !o.Reclaim {
+				return
+			}
+			freed, err := p.groups.Reclaim(ctx, ref)
+			if err != nil {
+				o.Logger.WarnContext(ctx, "could not free memory of a paused container", "cgroup", ref.Path, "error", err)
+			}
+			o.Logger.InfoContext(ctx, "a paused container has given memory back", "cgroup", ref.Path, "bytes", freed)
 		},
 	})
 	if err != nil {

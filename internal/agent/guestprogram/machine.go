@@ -125,7 +125,7 @@ func (b Build) readOptions(file string, lookup func(string) (string, bool)) (s s
 	if err != nil {
 		return s, false, err
 	}
-	s = settings{Build: b, listen: o.Listen, state: ownState, groups: ownGroups, level: o.Log, logPort: o.LogPort, streamPort: o.StreamPort, plugTime: o.HotplugTimeout, cdi: guest.CDI{Dir: guest.CDIDir, Wait: o.CDITimeout, Visible: o.VisibleCDI}}
+	s = settings{Build: b, listen: o.Listen, state: ownState, groups: ownGroups, level: o.Log, logPort: o.LogPort, streamPort: o.StreamPort, plugTime: o.HotplugTimeout, reclaim: o.ReclaimPaused, cdi: guest.CDI{Dir: guest.CDIDir, Wait: o.CDITimeout, Visible: o.VisibleCDI}}
 	if s.policyFile, err = firstPolicy(o.PolicyFile, kataPolicy); err != nil {
 		return s, false, err
 	}

@@ -100,6 +100,7 @@ func (b Build) run(args []string, out io.Writer) error {
 	flags.StringVar(&s.state, "state", ownState, "directory on a tmpfs; the agent removes files of an earlier agent in it")
 	flags.StringVar(&s.groups, "cgroup-root", ownGroups, "directory for containers' cgroups, below the root of each hierarchy")
 	flags.DurationVar(&s.plugTime, "hotplug-timeout", guest.PlugTime, "time to wait for a device that the host plugs in")
+	flags.BoolVar(&s.reclaim, "reclaim-paused", false, "free memory of containers when they are paused: page cache, and what goes to the machine's swap")
 	flags.DurationVar(&s.cdi.Wait, "cdi-timeout", options.CDITimeout, "time to wait for the description of a container's devices in "+string(guest.CDIDir))
 	flags.BoolVar(&s.cdi.Visible, "visible-cdi-devices", false, "also give containers the devices in their variable VISIBLE_CDI_DEVICES")
 	flags.TextVar(&s.level, "log-level", slog.LevelInfo, "debug, info, warn or error")
@@ -143,6 +144,7 @@ type settings struct {
 	policyFile    string
 	level         slog.Level
 	plugTime      time.Duration
+	reclaim       bool
 	cdi           guest.CDI
 	logPort       uint32   // of vsock; with 0 the log goes to serve's writer
 	streamPort    uint32   // of vsock; 0 is none
@@ -183,7 +185,7 @@ func (s settings) serve(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	o := guestagent.Options{
-		State: s.state, Keeper: keeper, CgroupRoot: s.groups, Listeners: []net.Listener{l}, Requests: s.requests, PolicyFile: s.policyFile, PlugTime: s.plugTime, CDI: s.cdi, Version: s.Version, Logger: log, Beside: beside, Recent: s.recent,
+		State: s.state, Keeper: keeper, CgroupRoot: s.groups, Listeners: []net.Listener{l}, Requests: s.requests, PolicyFile: s.policyFile, PlugTime: s.plugTime, Reclaim: s.reclaim, CDI: s.cdi, Version: s.Version, Logger: log, Beside: beside, Recent: s.recent,
 	}
 	if s.streamPort != 0 {
 		l, err := vsock.Listen(vsock.Any, s.streamPort)

@@ -150,7 +150,7 @@ func Rest(r *core.Rest) *longshorev1.Rest {
 	}
 	out := &longshorev1.Rest{
 		Phase: string(r.Phase), Since: Time(r.Since), GivenBytes: r.Given, StoredBytes: r.Stored, Processes: uint32(r.Processes),
-		Woken: Time(r.Woken), By: r.By, Faults: r.Faults, Pages: r.Pages,
+		Woken: Time(r.Woken), By: r.By, Faults: r.Faults, Pages: r.Pages, Swap: r.Swap,
 	}
 	if r.Back > 0 {
 		out.Back = durationpb.New(r.Back)

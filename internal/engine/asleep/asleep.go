@@ -165,6 +165,9 @@ func (v Verbs) awake(ctx context.Context, ct *core.Container) error {
 // note describes a sleep for its event.
 func note(s *core.Slept) string {
 	text := fmt.Sprintf("%d processes gave back %d MiB", s.Processes, s.Given>>20)
+	if s.Swap {
+		text += ", which are in the swap"
+	}
 	if len(s.Resident) > 0 {
 		text += fmt.Sprintf("; %d areas stay: %s", len(s.Resident), s.Resident[0].Why)
 	}

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 
 	katav1 "github.com/longshore/longshore/api/kata/v1"
+	"github.com/longshore/longshore/internal/core"
 )
 
 // trial is one case of the code table: a call, its case, and its steps.
@@ -230,6 +231,23 @@ func paused(t *testing.T, r *rig) {
 	running(t, r)
 	if _, err := r.PauseContainer(t.Context(), &katav1.PauseContainerRequest{ContainerId: "c1"}); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestAPauseIsFollowedByReclaim: the cgroup of a container is reclaimed after its pause, and not after a refused one.
+func TestAPauseIsFollowedByReclaim(t *testing.T) {
+	r := newRig(t)
+	running(t, r)
+	r.machine.heard()
+	for range 2 {
+		_, _ = r.PauseContainer(t.Context(), &katav1.PauseContainerRequest{ContainerId: "c1"})
+	}
+	list, err := r.node.As(core.OwnerKata).Containers(t.Context(), core.Filter{})
+	if err != nil || len(list) != 1 {
+		t.Fatalf("%v, %v", list, err)
+	}
+	if got, want := r.machine.heard(), "paused "+list[0].Cgroup.Path; got != want {
+		t.Errorf("after two pauses: %s, want %s", got, want)
 	}
 }
 

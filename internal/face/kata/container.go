@@ -442,7 +442,11 @@ func (s *service) PauseContainer(ctx context.Context, req *katav1.PauseContainer
 	if err != nil {
 		return nil, unknown(req.GetContainerId(), err)
 	}
-	return &emptypb.Empty{}, s.face.o.Engine.PauseContainer(ctx, ct.ID)
+	err = s.face.o.Engine.PauseContainer(ctx, ct.ID)
+	if err == nil && s.face.o.Paused != nil {
+		s.face.o.Paused(ctx, ct.Cgroup)
+	}
+	return &emptypb.Empty{}, err
 }
 
 // ResumeContainer implements katav1.AgentServiceService.

@@ -49,6 +49,8 @@ type Options struct {
 	// Unified reports whether the machine has cgroup v2; nil is false. It and OOMCounter are called
 	// after Begin.
 	Unified func() bool
+	// Paused is called when a container is paused, with its cgroup. It may be nil.
+	Paused func(ctx context.Context, cgroup core.CgroupRef)
 	// Recent gets the output of containers that the shim reads. It may be nil.
 	Recent *logs.Recent
 	// Streams has the connections that calls name by their ports. It may be nil: such calls are refused.

@@ -110,6 +110,10 @@ func (m *fakeMachine) SetSysctl(s sysctl.Setting) error {
 	return m.tell("sysctl %s=%s", s.Name, s.Value)
 }
 
+func (m *fakeMachine) paused(_ context.Context, ref core.CgroupRef) {
+	_ = m.tell("paused %s", ref.Path)
+}
+
 func (*fakeMachine) Drivers() []string     { return []string{"ephemeral"} }
 func (*fakeMachine) DeviceTypes() []string { return []string{"blk"} }
 func (*fakeMachine) First() bool           { return true }
@@ -245,7 +249,7 @@ func newRigThatAllows(t *testing.T, requests Requests, policy Policy) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f, err := New(Options{Deps: face.Deps{Engine: r.node.As(core.OwnerKata), Logger: slog.New(slog.DiscardHandler), Version: "1"}, Machine: r.machine, SetSysctl: r.machine.SetSysctl, Requests: requests, Policy: policy})
+	f, err := New(Options{Deps: face.Deps{Engine: r.node.As(core.OwnerKata), Logger: slog.New(slog.DiscardHandler), Version: "1"}, Machine: r.machine, SetSysctl: r.machine.SetSysctl, Paused: r.machine.paused, Requests: requests, Policy: policy})
 	if err != nil {
 		t.Fatal(err)
 	}

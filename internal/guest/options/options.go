@@ -42,6 +42,8 @@ type Options struct {
 	// container name devices.
 	CDITimeout time.Duration
 	VisibleCDI bool
+	// ReclaimPaused says that a container which is paused gives memory back. The option is not Kata's.
+	ReclaimPaused bool
 	// Unified asks for cgroup v2 alone.
 	Unified bool
 	// PolicyFile is the policy that the machine begins with; "" is Kata's own, if there is one. The

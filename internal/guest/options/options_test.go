@@ -40,6 +40,8 @@ func TestCommandLine(t *testing.T) {
 		}},
 		{"a policy, which the host does not choose", "agent.policy_file=/run/mine.rego", func(o *options.Options) { o.Unknown = []string{"policy_file"} }},
 		{"the control API's port", "agent.control_vport=1026", func(o *options.Options) { o.ControlPort = 1026 }},
+		{"paused containers", "agent.reclaim_paused", func(o *options.Options) { o.ReclaimPaused = true }},
+		{"paused containers as without", "agent.reclaim_paused=0", func(*options.Options) {}},
 		{"options that nobody has", "agent.b agent.a=1 agent.b=2", func(o *options.Options) { o.Unknown = []string{"a", "b"} }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -43,7 +43,7 @@ var ( //nolint:gochecknoglobals // parts of a table
 	port   = option{needs: true, check: func(v string, _ bool) error { _, err := toPort(v); return err }}
 )
 
-// known are Kata's options, and one of ours, control_vport.
+// known are Kata's options, and two of ours, control_vport and reclaim_paused.
 var known = map[string]option{ //nolint:gochecknoglobals // a table
 	"log": {needs: true, apply: func(o *Options, v string, _ bool) (err error) {
 		o.Log, err = toLevel(v)
@@ -84,6 +84,10 @@ var known = map[string]option{ //nolint:gochecknoglobals // a table
 	}},
 	"visible_cdi_devices": {apply: func(o *Options, v string, given bool) (err error) {
 		o.VisibleCDI, err = toBool(v, given)
+		return err
+	}},
+	"reclaim_paused": {apply: func(o *Options, v string, given bool) (err error) {
+		o.ReclaimPaused, err = toBool(v, given)
 		return err
 	}},
 	"config_file": {needs: true, apply: func(o *Options, v string, _ bool) error {
