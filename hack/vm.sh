@@ -18,6 +18,8 @@
 # NOMAD                 Nomad's binary for test/e2e/nomad
 # KUBE_PROGRAMS         a directory with the programs of test/e2e/kubelet/run.sh and test/e2e/cluster/run.sh, for these tests
 # CRITEST               critest for test/e2e/cri, whose run.sh has made its images on this machine before; FOCUS, SKIP and PARALLEL too
+# LONGSHORE_VM_ROOT     a directory with files for the guest's root, such as programs with their libraries
+# CRIU                  the path of criu in the guest, for test/checkpoint and test/cri; LONGSHORE_VM_ROOT may bring it
 # KUBELET               a kubelet for test/systemd, from k8s.io/kubernetes (test/e2e/kubelet builds one)
 # LONGSHORE_VM_ARCH     arm64 for a guest of that architecture, for packages that need no other program, such as internal/keeper
 # LONGSHORE_VM_RUN      a regular expression of test names, instead of those in *_root_test.go
@@ -126,6 +128,7 @@ collect() { # directory, package…
     GOOS=wasip1 GOARCH=wasm nice go build -ldflags='-s -w' -o "$dir/bin/wasip1" ./test/node/testdata/wasip1
     [ -z "$KUBE_PROGRAMS" ] || { mkdir "$dir/kube" && find "$KUBE_PROGRAMS" -maxdepth 1 -type f -perm -100 -exec cp -t "$dir/kube" {} +; } ;;
   esac
+  [ -z "${LONGSHORE_VM_ROOT:-}" ] || cp -a "$LONGSHORE_VM_ROOT" "$dir/root"
   : >"$dir/packages"
   [ ! -d "$dir/critest" ] || echo 'test/e2e/cri /longshore/src/test/e2e/cri/cri.test .' >>"$dir/packages"
   for package in "$@"; do
@@ -148,6 +151,7 @@ collect() { # directory, package…
     echo 'LONGSHORE_BIN=/longshore/bin'
     echo 'LONGSHORE_TEST_PATIENCE=5' # everything takes longer when it is emulated
     env | grep -e '^LONGSHORE_' -e '^STANDIN_' | grep -v -e '^LONGSHORE_ROOT_TESTS=' -e '^LONGSHORE_BIN=' -e '^LONGSHORE_WEAK_BIN=' -e '^LONGSHORE_DOCKER_DIR=' | sed "s/'/'\\\\''/g; s/=\(.*\)/='\1'/" || true
+    [ -z "${CRIU:-}" ] || echo "CRIU=$CRIU"
     [ ! -e "$dir/bin/nomad" ] || echo 'NOMAD=/longshore/bin/nomad'
     [ ! -e "$dir/bin/docker-buildx" ] || echo 'BUILDX=/longshore/bin/docker-buildx'
     [ ! -e "$dir/bin/buildkit.tar" ] || echo 'BUILDKIT_IMAGE=/longshore/bin/buildkit.tar'

@@ -129,6 +129,7 @@ set -a
 # shellcheck disable=SC1091 # written by hack/vm.sh
 . /longshore/env
 set +a
+[ ! -d /longshore/root ] || cp -a /longshore/root/. /
 # Swap for the tests of kubelet's LimitedSwap.
 [ -z "${LONGSHORE_VM_SWAP:-}" ] || { fallocate -l "$LONGSHORE_VM_SWAP" /swap && chmod 600 /swap && mkswap -q /swap && swapon /swap; }
 echo "vm: up kernel=$(uname -r) seconds=$(cut -d' ' -f1 /proc/uptime) mode=$mode"
