@@ -220,13 +220,6 @@ func runs(pagemap *os.File, a uffd.Range, fn func(r uffd.Range) error) error {
 	return flush()
 }
 
-// sameMemory reports whether two processes have one address space.
-func sameMemory(a, b int) bool {
-	const kcmpVM = 1
-	r, _, errno := unix.Syscall6(unix.SYS_KCMP, uintptr(a), uintptr(b), kcmpVM, 0, 0, 0)
-	return errno == 0 && r == 0
-}
-
 // zeroPage is an empty page.
 var zeroPage [ledger.PageSize]byte
 

@@ -150,7 +150,7 @@ func (s *sleeper) open() error {
 // seen reports whether a process shares its memory with one that is already open.
 func (s *sleeper) seen(pid int) bool {
 	for _, o := range s.out {
-		if sameMemory(pid, o.Pid) {
+		if tracee.SameMemory(pid, o.Pid) {
 			return true
 		}
 	}

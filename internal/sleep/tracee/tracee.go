@@ -38,6 +38,7 @@ type thread struct {
 	id      int
 	process *Process
 	stopped bool
+	loose   bool // it continues until it executes a program
 }
 
 // Process is a process with traced threads.
@@ -88,11 +89,11 @@ func (g *Group) seize(pid int) error {
 		switch {
 		case err == nil, errors.Is(err, unix.ESRCH):
 		case errors.Is(err, unix.EPERM):
-			state, tracer := status(tid)
-			if tracer != 0 {
-				return fmt.Errorf("process %d traces it: %w", tracer, err)
+			s := status(tid)
+			if s.tracer != 0 {
+				return fmt.Errorf("process %d traces it: %w", s.tracer, err)
 			}
-			if state != "Z" && state != "X" && state != "" {
+			if s.state != "Z" && s.state != "X" && s.state != "" {
 				p.Workers = true
 			}
 		default:
@@ -105,25 +106,35 @@ func (g *Group) seize(pid int) error {
 	return nil
 }
 
-// status returns the state of a thread, "" if it is gone, and its tracer.
-func status(tid int) (state string, tracer int) {
+// threadStatus is the state of a thread, "" if it is gone, the parent of its process, and its tracer.
+type threadStatus struct {
+	state          string
+	parent, tracer int
+}
+
+// status reads the status of a thread.
+func status(tid int) (s threadStatus) {
 	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", tid))
 	for line := range strings.Lines(string(b)) {
 		key, value, _ := strings.Cut(line, ":")
 		value = strings.TrimSpace(value)
 		switch key {
 		case "State":
-			state, _, _ = strings.Cut(value, " ")
+			s.state, _, _ = strings.Cut(value, " ")
+		case "PPid":
+			s.parent, _ = strconv.Atoi(value)
 		case "TracerPid":
-			tracer, _ = strconv.Atoi(value)
+			s.tracer, _ = strconv.Atoi(value)
 		}
 	}
-	return state, tracer
+	return s
 }
 
 // Await waits until all threads have stopped. It fails if a thread has not stopped when ctx ends, because it waits
-// in the kernel for a disk or for a child of vfork.
+// in the kernel for a disk, or for a child of vfork that does not execute its program.
 func (g *Group) Await(ctx context.Context) error {
+	tick := time.NewTicker(vforkTime)
+	defer tick.Stop()
 	for {
 		for {
 			var ws unix.WaitStatus
@@ -144,6 +155,13 @@ func (g *Group) Await(ctx context.Context) error {
 				g.forget(t)
 			case ws.Stopped() && ws.TrapCause() == unix.PTRACE_EVENT_STOP:
 				t.stopped = true
+				if err := t.hold(); err != nil {
+					return err
+				}
+			case ws.Stopped() && ws.TrapCause() == unix.PTRACE_EVENT_EXEC:
+				if err := t.goOn(options, unix.PTRACE_INTERRUPT, unix.PTRACE_CONT); err != nil {
+					return err
+				}
 			default: // A signal arrived just before. It is delivered, and the thread stops behind it.
 				if err := ptrace(unix.PTRACE_CONT, tid, 0, uintptr(ws.StopSignal())); err != nil && !errors.Is(err, unix.ESRCH) {
 					return fmt.Errorf("deliver a signal: %w", err)
@@ -156,7 +174,16 @@ func (g *Group) Await(ctx context.Context) error {
 		}
 		select {
 		case <-g.stops:
+		case <-tick.C:
+			if err := g.continueVforked(); err != nil {
+				return err
+			}
 		case <-ctx.Done():
+			for _, t := range g.all() {
+				if t.loose { // it must stop to be released
+					_ = ptrace(unix.PTRACE_INTERRUPT, t.id, 0, 0)
+				}
+			}
 			t := g.all()[i]
 			return fmt.Errorf("thread %d of process %d did not stop in time: it waits in the kernel and cannot be interrupted", t.id, t.process.Pid)
 		}

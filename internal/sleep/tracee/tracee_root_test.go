@@ -2,11 +2,14 @@ package tracee_test
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -78,6 +81,62 @@ func TestAProcessIsKilledInACall(t *testing.T) {
 		err = cmd.Wait()
 		if errors.As(err, &exit) && exit.Sys().(syscall.WaitStatus).Signal() != unix.SIGKILL || exit == nil && !errors.Is(err, unix.ECHILD) { //nolint:forcetypeassert // on Linux
 			t.Errorf("its end: %v", err)
+		}
+	})
+}
+
+// TestAParentInVforkStops: a parent waits in the kernel until its child executes a program. The child, which was stopped before, continues
+// until then.
+func TestAParentInVforkStops(t *testing.T) {
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		t.Skip("no python3")
+	}
+	roottest.Run(t, func(t *testing.T) {
+		runtime.LockOSThread() // which traces
+		defer runtime.UnlockOSThread()
+		fifo := filepath.Join(t.TempDir(), "fifo")
+		if err := unix.Mkfifo(fifo, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		// The child opens the FIFO before it executes cat, and waits for a writer.
+		cmd := exec.CommandContext(t.Context(), python, "-c", `import os, sys
+os.posix_spawn("/bin/cat", ["cat"], {}, file_actions=[(os.POSIX_SPAWN_OPEN, 0, sys.argv[1], os.O_RDONLY, 0)])
+os.wait()`, fifo)
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		parent, child := cmd.Process.Pid, 0
+		roottest.Eventually(t, "the child waits for a writer", func() bool {
+			b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", parent, parent))
+			child, _ = strconv.Atoi(strings.TrimSpace(string(b)))
+			call, _ := os.ReadFile(fmt.Sprintf("/proc/%d/syscall", child))
+			return child > 0 && strings.HasPrefix(string(call), fmt.Sprint(unix.SYS_OPENAT, " "))
+		})
+		g, err := tracee.Seize([]int{parent, child})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer g.Release()
+		w, err := os.OpenFile(fifo, os.O_RDWR, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), roottest.Patience())
+		defer cancel()
+		if err := g.Await(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if comm, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", child)); err != nil || string(comm) != "cat\n" {
+			t.Errorf("the child is %q, %v", comm, err)
+		}
+		g.Release()
+		if _, err := w.WriteString("x"); err != nil {
+			t.Fatal(err)
+		}
+		_ = w.Close() // the child ends
+		if err := cmd.Wait(); err != nil {
+			t.Error(err)
 		}
 	})
 }
